@@ -13,7 +13,7 @@ mod unsuffixed_counter;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock};
@@ -26,18 +26,20 @@ use clock::Clock;
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::sys::socket::{setsockopt, sockopt};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::supervisor;
+pub use access::ReviewedUser;
 use access::{AdminAccess, AdminStream};
 pub use health::HealthChecks;
 pub use process_metrics::registry;
@@ -56,6 +58,9 @@ const BIND_RETRY: Duration = Duration::from_secs(5);
 /// Interval between log lines about an address that cannot be bound.
 const REMINDER: Duration = Duration::from_secs(60);
 const BACKLOG: u32 = 128;
+/// Longest body of a POST, and time for a client to send it.
+const MAX_BODY_BYTES: usize = 512 << 10;
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections to the admin servers of this process that were closed because others needed their places.
 static EVICTED: LazyLock<Arc<AtomicU64>> = LazyLock::new(Arc::default);
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -85,12 +90,32 @@ impl AdminPage {
 
 type Handler = Arc<dyn Fn(&Parts) -> AdminPage + Send + Sync>;
 type WaitingHandler = Arc<dyn Fn(&Parts) -> Pin<Box<dyn Future<Output = AdminPage> + Send>> + Send + Sync>;
+type PostHandler = Arc<dyn Fn(&AdminPost) -> AdminPage + Send + Sync>;
+
+/// A request with a body, from an account that may send it.
+#[derive(Clone, Debug)]
+pub struct AdminPost {
+    /// The account; `None` for processes that may open the Unix socket.
+    pub user: Option<ReviewedUser>,
+    /// `None` on a Unix socket.
+    pub peer: Option<IpAddr>,
+    pub body: Bytes,
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug)]
+struct AdminPeer {
+    is_tls: bool,
+    /// `None` on a Unix socket.
+    address: Option<IpAddr>,
+}
 
 /// The handlers by path.
 #[derive(Clone, Default)]
 pub struct AdminRoutes {
     handlers: BTreeMap<&'static str, Handler>,
     waiting: BTreeMap<&'static str, WaitingHandler>,
+    posts: BTreeMap<&'static str, PostHandler>,
     fallback: Option<Handler>,
     /// Paths that need no token.
     open: BTreeSet<&'static str>,
@@ -128,6 +153,17 @@ impl AdminRoutes {
         self.page(path, handler)
     }
 
+    /// Adds a handler of POST, which must not block. It needs a token, or a Unix socket: on loopback without tokens, it is
+    /// refused.
+    pub fn post(
+        mut self,
+        path: &'static str,
+        handler: impl Fn(&AdminPost) -> AdminPage + Send + Sync + 'static,
+    ) -> Self {
+        self.posts.insert(path, Arc::new(handler));
+        self
+    }
+
     /// Requires HTTPS and a token for all pages that are not open; `None` requires nothing.
     pub fn with_access(self, access: Option<Arc<AdminAccess>>) -> Self {
         Self { access, ..self }
@@ -149,12 +185,28 @@ impl AdminRoutes {
         self.page("/metrics", move |head| metrics(&registry, head))
     }
 
-    async fn respond(&self, head: &Parts, is_tls: bool) -> AdminPage {
+    async fn respond(&self, head: &Parts, body: Incoming, peer: AdminPeer) -> AdminPage {
+        let mut user = None;
         if let Some(access) = &self.access
+            && peer.address.is_some()
             && !self.open.contains(head.uri.path())
-            && let Err(refusal) = access.check(head, is_tls).await
         {
-            return refusal;
+            match access.check(head, peer.is_tls).await {
+                Ok(reviewed) => user = Some(reviewed),
+                Err(refusal) => return refusal,
+            }
+        }
+        if let (Some(handler), &Method::POST) = (self.posts.get(head.uri.path()), &head.method) {
+            return match read_body(body).await {
+                Some(body) if user.is_some() || peer.address.is_none() => {
+                    handler(&AdminPost { user, peer: peer.address, body })
+                }
+                Some(_) => {
+                    let text = "a token is required: send it over HTTPS to an address off loopback\n";
+                    AdminPage::text(StatusCode::FORBIDDEN, text)
+                }
+                None => AdminPage::text(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large or slow\n"),
+            };
         }
         if !matches!(head.method, Method::GET | Method::HEAD) {
             return AdminPage::text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET or HEAD\n");
@@ -170,6 +222,11 @@ impl AdminRoutes {
             }
         }
     }
+}
+
+async fn read_body(body: Incoming) -> Option<Bytes> {
+    let read = Limited::new(body, MAX_BODY_BYTES).collect();
+    Some(tokio::time::timeout(BODY_TIMEOUT, read).await.ok()?.ok()?.to_bytes())
 }
 
 /// Metrics as OpenMetrics if the client accepts it, else in Prometheus' text format.
@@ -259,22 +316,36 @@ pub async fn serve_with_retry(
 pub async fn serve(listener: TcpListener, routes: AdminRoutes, stop: watch::Receiver<bool>) {
     let connections = FairConnections::new(MAX_CONNECTIONS, DRAIN_TIMEOUT).count_evictions_in(&EVICTED);
     let owner = |(_, peer): &(TcpStream, SocketAddr)| ConnectionOwner::source(peer.ip());
-    let serve = |(stream, _), place| serve_connection(stream, place, routes.clone(), stop.clone());
+    let serve = |(stream, peer): (TcpStream, SocketAddr), place| {
+        serve_connection(stream, peer.ip(), place, routes.clone(), stop.clone())
+    };
     connections.serve(|| listener.accept(), stop.clone(), owner, serve).await;
+}
+
+/// Serves a Unix socket, whose file mode is the access control, until `stop` is true or its sender is dropped.
+pub async fn serve_unix(listener: UnixListener, routes: AdminRoutes, stop: watch::Receiver<bool>) {
+    let connections = FairConnections::new(MAX_CONNECTIONS, DRAIN_TIMEOUT).count_evictions_in(&EVICTED);
+    let owner = |_: &UnixStream| ConnectionOwner::source(Ipv4Addr::LOCALHOST.into());
+    let peer = AdminPeer { is_tls: false, address: None };
+    let serve = |stream: UnixStream, place| serve_http(stream, place, routes.clone(), peer, stop.clone());
+    let accept = || async { listener.accept().await.map(|(stream, _)| stream) };
+    connections.serve(accept, stop.clone(), owner, serve).await;
 }
 
 async fn serve_connection(
     stream: TcpStream,
+    peer: IpAddr,
     place: ConnectionPlace,
     routes: AdminRoutes,
     stop: watch::Receiver<bool>,
 ) {
+    let from = |is_tls| AdminPeer { is_tls, address: Some(peer) };
     let Some(access) = routes.access.clone() else {
-        return serve_http(stream, place, routes, false, stop).await;
+        return serve_http(stream, place, routes, from(false), stop).await;
     };
     match tokio::time::timeout(HEADER_TIMEOUT, access.accept(stream)).await {
-        Ok(Ok(AdminStream::Plain(stream))) => serve_http(stream, place, routes, false, stop).await,
-        Ok(Ok(AdminStream::Tls(stream))) => serve_http(stream, place, routes, true, stop).await,
+        Ok(Ok(AdminStream::Plain(stream))) => serve_http(stream, place, routes, from(false), stop).await,
+        Ok(Ok(AdminStream::Tls(stream))) => serve_http(stream, place, routes, from(true), stop).await,
         // Errors of a client are not logged.
         Ok(Err(_)) | Err(_) => {}
     }
@@ -284,13 +355,13 @@ async fn serve_http(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     place: ConnectionPlace,
     routes: AdminRoutes,
-    is_tls: bool,
+    peer: AdminPeer,
     mut stop: watch::Receiver<bool>,
 ) {
-    let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let (routes, in_flight) = (routes.clone(), place.begin_request());
         async move {
-            let response = response(&routes, &request.into_parts().0, is_tls).await;
+            let response = response(&routes, request, peer).await;
             drop(in_flight);
             Ok::<_, Infallible>(response)
         }
@@ -310,8 +381,13 @@ async fn serve_http(
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, connection).await;
 }
 
-async fn response(routes: &AdminRoutes, head: &Parts, is_tls: bool) -> Response<Full<Bytes>> {
-    let page = routes.respond(head, is_tls).await;
+async fn response(
+    routes: &AdminRoutes,
+    request: Request<Incoming>,
+    peer: AdminPeer,
+) -> Response<Full<Bytes>> {
+    let (head, body) = request.into_parts();
+    let page = routes.respond(&head, body, peer).await;
     let mut response = Response::new(Full::new(Bytes::from(page.body)));
     *response.status_mut() = page.status;
     let headers = response.headers_mut();

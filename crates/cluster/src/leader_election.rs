@@ -14,6 +14,8 @@ mod lease;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -22,6 +24,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ApiResource, DynamicObject, PostParams};
 use kube::{Client, Error};
+use model::annotation;
 use model::random::Random;
 use serde_json::json;
 use tokio::sync::watch;
@@ -51,6 +54,28 @@ pub struct LeaderElectionConfig {
     pub clock: Clock,
     /// Jitters the backoff of the Lease's watch.
     pub random: Random,
+    /// Where the leader's ledger is reported to; written into the Lease.
+    pub ledger_address: LedgerAddressSource,
+}
+
+/// The address of this process' ledger at the time of a renewal: a reloaded certificate changes it.
+#[derive(Clone, Default)]
+pub struct LedgerAddressSource(Option<Arc<dyn Fn() -> String + Send + Sync>>);
+
+impl LedgerAddressSource {
+    pub fn new(address: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(address)))
+    }
+
+    fn current(&self) -> Option<String> {
+        self.0.as_ref().map(|address| address())
+    }
+}
+
+impl fmt::Debug for LedgerAddressSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LedgerAddressSource").field(&self.current()).finish()
+    }
 }
 
 /// The host name with a random suffix, as in client-go.
@@ -218,6 +243,7 @@ impl Candidate {
             Some(mut lease) => {
                 lease::render(record, wall, &mut lease.data);
                 self.annotate(&mut lease);
+                self.advertise(&mut lease);
                 self.api().replace(&self.config.name, &PostParams::default(), &lease).await
             }
         };
@@ -247,11 +273,21 @@ impl Candidate {
         lease.metadata.annotations.get_or_insert_default().extend(annotations);
     }
 
+    /// The address of an earlier leader is replaced, or removed.
+    fn advertise(&self, lease: &mut DynamicObject) {
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        match self.config.ledger_address.current() {
+            Some(address) => annotations.insert(annotation::LEDGER_ADDRESS.to_owned(), address),
+            None => annotations.remove(annotation::LEDGER_ADDRESS),
+        };
+    }
+
     async fn create(&self, record: &LeaseRecord, wall: Timestamp) -> kube::Result<DynamicObject> {
         let mut lease = DynamicObject::new(&self.config.name, &self.resource);
         lease.data = json!({});
         lease::render(record, wall, &mut lease.data);
         self.annotate(&mut lease);
+        self.advertise(&mut lease);
         let created = self.api().create(&PostParams::default(), &lease).await;
         if created.is_ok() {
             api_outage::request_succeeded(CREATE);

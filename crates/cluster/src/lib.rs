@@ -13,6 +13,7 @@ pub mod failure;
 pub mod input;
 mod kubeconfig_client;
 pub mod leader_election;
+pub mod ledger_client;
 mod list;
 pub mod log;
 pub mod object_name;
@@ -21,6 +22,7 @@ mod resource_kind;
 pub mod signals;
 pub mod supervisor;
 pub mod systemd;
+pub mod traffic_reporter;
 mod unix_socket_client;
 mod watch_cache;
 mod watch_stream;
@@ -88,6 +90,28 @@ pub async fn open(connection: &Connection, clock: &Clock) -> Result<(Client, Str
 
 /// A client of the kubeconfig as it is now, or of the pod's service account.
 async fn client_of(connection: &Connection, clock: &Clock) -> Result<(Client, String)> {
+    let config = config(connection).await?;
+    let server = config.cluster_url.clone();
+    let host = server.authority().map_or("unknown", |authority| authority.as_str()).to_owned();
+    let builder =
+        ClientBuilder::try_from(config).with_context(|| format!("creating a client for {server}"))?;
+    Ok((builder.with_layer(&RequestMetricsLayer::new(&host, clock)).build(), server.to_string()))
+}
+
+/// The token that requests to the API carry now; files are read again, because they are rotated.
+pub async fn bearer_token(connection: &Connection) -> Result<String> {
+    let user = config(connection).await?.auth_info;
+    if let Some(file) = &user.token_file {
+        let token = std::fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
+        return Ok(token.trim().to_owned());
+    }
+    // Serialized, a token is its text.
+    let user = serde_json::to_value(&user).context("reading the kubeconfig")?;
+    let token = user["token"].as_str().map(str::to_owned);
+    token.context("a report needs a token, and the kubeconfig has none: use a service account's token")
+}
+
+async fn config(connection: &Connection) -> Result<Config> {
     let mut config = match (&connection.kubeconfig, &connection.context) {
         (None, None) => Config::infer().await.map_err(|error| not_inferred(&error))?,
         (file, context) => {
@@ -107,11 +131,7 @@ async fn client_of(connection: &Connection, clock: &Clock) -> Result<(Client, St
     if let Some(server) = &connection.server {
         config.cluster_url = server.parse().with_context(|| format!("--master {server}"))?;
     }
-    let server = config.cluster_url.clone();
-    let host = server.authority().map_or("unknown", |authority| authority.as_str()).to_owned();
-    let builder =
-        ClientBuilder::try_from(config).with_context(|| format!("creating a client for {server}"))?;
-    Ok((builder.with_layer(&RequestMetricsLayer::new(&host, clock)).build(), server.to_string()))
+    Ok(config)
 }
 
 /// The error of [`Config::infer`] tells its cause twice, and why this process is not in a pod.

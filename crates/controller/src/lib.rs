@@ -23,6 +23,7 @@ mod plan_counts;
 pub mod slice_reconciler;
 pub mod slice_writes;
 pub mod status_board;
+pub mod traffic_ledger;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -44,7 +45,8 @@ pub use slice_reconciler::ReconcilerSettings;
 use slice_reconciler::SliceReconciler;
 use slice_writes::{SliceWrites, WriteFailure, WriteResult};
 use status_board::StatusRequest;
-pub use status_board::{StatusBoard, StatusQuery, StatusUnavailable, TrafficSource};
+pub use status_board::{MeasuredTraffic, StatusBoard, StatusQuery, StatusUnavailable};
+use traffic_ledger::SharedLedger;
 
 /// Most watch events applied between two plans.
 const EVENT_BATCH: usize = 1_024;
@@ -66,7 +68,9 @@ pub struct ControllerConfig {
     /// Answers requests for reports.
     pub status: StatusBoard,
     /// Measured traffic and prices.
-    pub traffic: TrafficSource,
+    pub traffic: MeasuredTraffic,
+    /// Learns the zones of pods from the Nodes.
+    pub ledger: Option<SharedLedger>,
     pub clock: Clock,
     /// Jitters the backoff of the watches.
     pub random: Random,
@@ -80,7 +84,8 @@ impl Default for ControllerConfig {
             concurrent_syncs: 5,
             lease_namespace: "kube-system".to_owned(),
             status: StatusBoard::default(),
-            traffic: TrafficSource::default(),
+            traffic: MeasuredTraffic::default(),
+            ledger: None,
             clock: Clock::system(),
             random: Random::seeded(clock::os_seed()),
         }
@@ -146,6 +151,7 @@ pub async fn run(
                 running.reconciler.tick(now);
                 running.reconciler.evaluate_more(&running.traffic, now);
                 running.reconciler.compare_with_plan(&running.traffic, now);
+                config.ledger.iter().for_each(|ledger| ledger.read_nodes(running.reconciler.snapshot()));
             }
             () = tokio::time::sleep_until(due.into()) => {}
         }
@@ -179,7 +185,7 @@ struct ControllerLoop {
     start: Instant,
     clock: Clock,
     requests: mpsc::Receiver<StatusRequest>,
-    traffic: TrafficSource,
+    traffic: MeasuredTraffic,
 }
 
 impl ControllerLoop {

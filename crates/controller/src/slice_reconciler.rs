@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use model::{Name, Notice, Object, ObjectKey, ObjectRef, Service, ServiceKey, Slice, annotation};
+use model::{Name, Notice, Object, ObjectKey, ObjectRef, Service, ServiceKey, Slice, Snapshot, annotation};
 use plan::hints::conditions::NODES_BEHIND_INTERVAL;
 use plan::hints::{self, ClusterTopology, HintOutcome, NodeAcks};
 use plan::planner::Planner;
@@ -95,6 +95,11 @@ struct InFlight {
 }
 
 impl SliceReconciler {
+    /// All objects as watched.
+    pub fn snapshot(&self) -> &Snapshot {
+        self.cache.snapshot()
+    }
+
     pub fn new(settings: ReconcilerSettings, metrics: ControllerMetrics) -> Self {
         let cache = WatchCache::default();
         Self {

@@ -36,20 +36,20 @@ pub const WINDOW: Duration = Duration::from_secs(3_600);
 const DEMAND_PARTS: f64 = 32.0;
 
 type TrafficOf = Arc<dyn Fn(Duration) -> Option<TrafficSums> + Send + Sync>;
-type PriceOf = Arc<dyn Fn(&Snapshot, &str, &str) -> Option<f64> + Send + Sync>;
+type PriceOf = Arc<dyn Fn(&str, &str) -> Option<f64> + Send + Sync>;
 
 /// Where measured traffic and prices come from; by default nothing is measured.
 #[derive(Clone, Default)]
-pub struct TrafficSource {
+pub struct MeasuredTraffic {
     sums: Option<TrafficOf>,
     price: Option<PriceOf>,
 }
 
-impl TrafficSource {
+impl MeasuredTraffic {
     /// `sums` of the last window; `price` of 10^9 bytes between two zones, in USD.
     pub fn new(
         sums: impl Fn(Duration) -> Option<TrafficSums> + Send + Sync + 'static,
-        price: impl Fn(&Snapshot, &str, &str) -> Option<f64> + Send + Sync + 'static,
+        price: impl Fn(&str, &str) -> Option<f64> + Send + Sync + 'static,
     ) -> Self {
         Self { sums: Some(Arc::new(sums)), price: Some(Arc::new(price)) }
     }
@@ -59,9 +59,9 @@ impl TrafficSource {
     }
 }
 
-impl fmt::Debug for TrafficSource {
+impl fmt::Debug for MeasuredTraffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TrafficSource").field("is_measured", &self.sums.is_some()).finish_non_exhaustive()
+        f.debug_struct("MeasuredTraffic").field("is_measured", &self.sums.is_some()).finish_non_exhaustive()
     }
 }
 
@@ -145,7 +145,7 @@ impl StatusRequest {
     pub(crate) fn answer(
         self,
         reconciler: &mut SliceReconciler,
-        traffic: &TrafficSource,
+        traffic: &MeasuredTraffic,
         leads: bool,
         now: MonotonicTime,
     ) {
@@ -272,7 +272,7 @@ impl SliceReconciler {
     pub(crate) fn status(
         &mut self,
         query: &StatusQuery,
-        traffic: &TrafficSource,
+        traffic: &MeasuredTraffic,
         now: MonotonicTime,
     ) -> StatusReport {
         let sums = traffic.sums(query.window.unwrap_or(WINDOW));
@@ -282,7 +282,7 @@ impl SliceReconciler {
         self.evaluations.asked = Some(now);
         let snapshot = self.cache.snapshot();
         self.evaluations.refresh(snapshot, &rows, named.as_ref(), EVALUATED_PER_REQUEST);
-        let price = |from: &str, to: &str| traffic.price.as_ref().and_then(|price| price(snapshot, from, to));
+        let price = |from: &str, to: &str| traffic.price.as_ref().and_then(|price| price(from, to));
         let (nodes, nodes_without_proxy) = self.node_states(now);
         let mut report = status::report(StatusInput {
             services: snapshot.services().collect(),
@@ -306,7 +306,7 @@ impl SliceReconciler {
     }
 
     /// Goes on with evaluations while reports are requested.
-    pub(crate) fn evaluate_more(&mut self, traffic: &TrafficSource, now: MonotonicTime) {
+    pub(crate) fn evaluate_more(&mut self, traffic: &MeasuredTraffic, now: MonotonicTime) {
         if self.synced && self.leading && self.evaluations.is_wanted(now) {
             let sums = traffic.sums(WINDOW);
             let rows = sums.as_ref().map(rows_by_service).unwrap_or_default();

@@ -14,6 +14,7 @@ mod identity_tables;
 pub mod listeners;
 pub mod object_source;
 pub mod proxy_identity;
+pub mod proxy_traffic;
 pub mod redirect;
 pub mod route_status;
 pub mod secret_watches;

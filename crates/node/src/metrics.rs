@@ -43,6 +43,12 @@ pub struct NodeMetrics {
     pub programmed: Gauge,
     pub connections: Counters,
     pub bytes: Counters,
+    pub direct_connections: Counters,
+    pub direct_bytes: Counters,
+    pub lost_events: Counter,
+    pub dropped_counts: Counter,
+    pub unaccounted_flows: Gauge,
+    pub reports: Counters,
 }
 
 /// The upper bounds of kube-proxy: 1 ms, 2 ms, ... 16 s.
@@ -83,6 +89,12 @@ impl Default for NodeMetrics {
             programmed: Gauge::default(),
             connections: Family::default(),
             bytes: Family::default(),
+            direct_connections: Family::default(),
+            direct_bytes: Family::default(),
+            lost_events: Counter::default(),
+            dropped_counts: Counter::default(),
+            unaccounted_flows: Gauge::default(),
+            reports: Family::default(),
         };
         metrics.prepare();
         metrics.register_kube_proxy();
@@ -109,6 +121,9 @@ impl NodeMetrics {
             for policy in ["internal", "external"] {
                 drop(self.no_local.get_or_create(&local_policy(at, policy)));
             }
+        }
+        for result in ["success", "failed"] {
+            drop(self.reports.get_or_create(&report_result(result)));
         }
         for answers in [&self.healthz, &self.livez] {
             for code in [200, 503] {
@@ -214,6 +229,36 @@ impl NodeMetrics {
             "Bytes to and from Services by source zone, destination zone and locality",
             self.bytes.clone(),
         );
+        all.register(
+            "direct_connections",
+            "Connections from pod to pod that go through no Service, by zones and locality",
+            self.direct_connections.clone(),
+        );
+        all.register(
+            "direct_bytes",
+            "Bytes from pod to pod that go through no Service, by zones and locality",
+            self.direct_bytes.clone(),
+        );
+        all.register(
+            "traffic_lost_events",
+            "Overflows of the buffer of conntrack events; the bytes of some connections are not counted",
+            self.lost_events.clone(),
+        );
+        all.register(
+            "traffic_dropped_counts",
+            "Traffic counts that found no place in a bounded table",
+            self.dropped_counts.clone(),
+        );
+        all.register(
+            "traffic_unaccounted_flows",
+            "Open connections that are older than nf_conntrack_acct, whose bytes are not counted",
+            self.unaccounted_flows.clone(),
+        );
+        all.register(
+            "traffic_reports",
+            "Reports of traffic to the leading controller, by result",
+            self.reports.clone(),
+        );
     }
 
     /// Counts a failed transaction, which holds the rules of both families.
@@ -253,6 +298,11 @@ impl NodeMetrics {
 /// LabelPairs of responses.
 pub fn status(code: u16) -> LabelPairs {
     vec![("code", code.to_string())]
+}
+
+/// LabelPairs of reports.
+pub fn report_result(result: &str) -> LabelPairs {
+    vec![("result", result.to_owned())]
 }
 
 /// LabelPairs of Service ports with traffic policy Local.

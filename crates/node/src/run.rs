@@ -14,6 +14,7 @@ use http::StatusCode;
 use kube::Client;
 use model::Notice;
 use model::random::Random;
+use plan::ledger::ZoneLookup;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -25,9 +26,12 @@ use super::metrics::{NodeMetrics, status};
 use super::node_events::EventRecorder;
 use super::node_lease::{self, ProgrammedState};
 use super::sync_loop::{SyncLoop, SyncLoopParts};
+use super::traffic::{NodeTraffic, NodeTrafficSource};
 use super::{local_addresses, running_config, sysctl, traffic};
 use cluster::admin_server::access::{AdminAccess, AdminAccessArgs};
 use cluster::admin_server::{self, AdminPage, AdminRoutes};
+use cluster::ledger_client::LedgerClient;
+use cluster::traffic_reporter::TrafficReporter;
 use cluster::{Connection, Informer, ObjectKind, WatchSpec, systemd};
 
 /// Most watch events applied between two syncs.
@@ -56,6 +60,8 @@ pub struct RunOptions<'a> {
     pub node: String,
     /// Namespace of the node's Lease; empty writes none.
     pub lease_namespace: String,
+    /// The Lease of the leading controller; `None` reports no traffic.
+    pub controller_lease: Option<(String, String)>,
     /// A change of this file ends the run.
     pub config_file: Option<&'a Path>,
     /// Who may read the metrics.
@@ -119,6 +125,18 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
             options.clock.clone(),
         ));
     }
+    let (zones, zones_of_pods) = watch::channel(ZoneLookup::default());
+    let (sums, published) = watch::channel(NodeTraffic::default());
+    if let Some(lease) = options.controller_lease {
+        let reporter = TrafficReporter {
+            client: LedgerClient::new(options.client.clone(), options.connection.clone(), lease),
+            reporter: format!("node/{}", options.node),
+            source: Box::new(NodeTrafficSource { sums: published, zones, shared: shared.clone() }),
+            clock: options.clock.clone(),
+            random: Random::seeded(clock::os_seed()),
+        };
+        tokio::spawn(reporter.run());
+    }
     let watches = Informer::start(&options.client, options.random.clone(), watch_specs(&options.node));
     let parts = SyncLoopParts {
         settings,
@@ -128,7 +146,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         programmed,
         backend: Box::new(backend),
         conntrack: ConntrackSocket::open().ok().map(|socket| Box::new(socket) as _),
-        traffic: traffic::start(&options.clock),
+        traffic: traffic::start(&options.clock, zones_of_pods, sums),
         clock: options.clock.clone(),
     };
     let reconfigured = config_change(options.config_file);

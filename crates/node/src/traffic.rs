@@ -1,46 +1,112 @@
-//! TrafficCounters metrics: connections and bytes by Service, source and destination zone, and locality.
+//! Traffic metrics and the sums of this node's reports: connections and bytes by Service, source and destination zone, and
+//! locality; pod to pod connections that go through no Service as one row.
 //!
 //! ```text
-//! rule counters, new connections -> read every few seconds --> by (frontend, endpoint) --\
-//! conntrack destroy events, bytes ---------------------------> likewise ---------------+-> by Service, zone -> metrics
-//! conntrack dump every half minute, bytes of open flows -----> likewise --------------/
+//! rule counters, new connections -> read every few seconds --\
+//! conntrack destroy events, bytes ----------------------------+-> by Service, zone -> metrics -> sums of reports
+//! conntrack dump every half minute, bytes of open flows -----/
 //! ```
 
 mod conntrack_events;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clock::Clock;
+use cluster::traffic_reporter::TrafficSource;
 use model::forward::{ForwardingTable, FrontendAddress};
-use model::{Locality, ServiceKey, Snapshot};
+use model::{Locality, Name, ServiceKey, Slice, Snapshot};
 use plan::forward::NodeConfig;
+use plan::ledger::{
+    MAX_REPORT_PAIRS, PodZones, TrafficGaps, TrafficOwner, TrafficRow, ZoneLookup, ZonePairTraffic,
+};
+use tokio::sync::watch;
 
-use super::metrics::{LabelPairs, NodeMetrics};
-use conntrack_events::{ConntrackReader, FlowPair, Sums, TrafficCounts};
+use super::metrics::{LabelPairs, NodeMetrics, report_result};
+use super::run::SharedState;
+use conntrack_events::{ConntrackReader, DirectPair, FlowPair, Sums, TrafficCounts};
 
 /// Interval between updates of the metrics.
 const PERIOD: Duration = Duration::from_secs(5);
+/// How long the zone of an endpoint that has gone is known.
+const DEPARTED_TTL: Duration = Duration::from_secs(60);
+/// Most endpoints that have gone.
+const MAX_DEPARTED: usize = 50_000;
+
+/// The sums of this node since its start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeTraffic {
+    pub rows: Vec<TrafficRow>,
+    pub gaps: TrafficGaps,
+}
+
+/// The sums for reports; the zones of pods come back.
+pub struct NodeTrafficSource {
+    pub sums: watch::Receiver<NodeTraffic>,
+    pub zones: watch::Sender<ZoneLookup>,
+    pub shared: Arc<SharedState>,
+}
+
+impl TrafficSource for NodeTrafficSource {
+    fn read(&mut self) -> (Vec<TrafficRow>, TrafficGaps) {
+        let traffic = self.sums.borrow_and_update().clone();
+        (traffic.rows, traffic.gaps)
+    }
+
+    fn pod_zones_version(&self) -> u64 {
+        self.zones.borrow().version
+    }
+
+    fn set_pod_zones(&mut self, zones: PodZones) {
+        self.zones.send_replace(zones.into());
+    }
+
+    fn reported(&mut self, is_accepted: bool) {
+        let result = report_result(if is_accepted { "success" } else { "failed" });
+        self.shared.metrics.reports.get_or_create(&result).inc();
+    }
+}
 
 /// What was counted, and what of it is in the metrics.
 pub struct TrafficCounters {
     counts: Option<Arc<Mutex<TrafficCounts>>>,
     due: Instant,
-    /// Bytes of connections that ended.
-    ended: Routes,
-    /// Bytes of open connections.
-    open: Routes,
-    /// Bytes in the metrics.
-    reported: Routes,
+    totals: BTreeMap<Route, RouteTotals>,
+    /// Sums of reports: bounded, while the metrics are not.
+    reported: BTreeMap<(TrafficOwner, String, String), RouteTotals>,
+    gaps: TrafficGaps,
+    departed: BTreeMap<(ServiceKey, IpAddr), DepartedEndpoint>,
+    /// Zones of pods, from the controller.
+    zones: watch::Receiver<ZoneLookup>,
+    sums: watch::Sender<NodeTraffic>,
 }
 
-type Routes = BTreeMap<Route, u64>;
+#[derive(Clone, Copy, Debug, Default)]
+struct RouteTotals {
+    connections: u64,
+    bytes: u64,
+}
+
+impl RouteTotals {
+    fn add(&mut self, connections: u64, bytes: u64) {
+        self.connections = self.connections.saturating_add(connections);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+struct DepartedEndpoint {
+    node: Option<Name>,
+    zone: Option<Name>,
+    until: Instant,
+}
 
 /// A Service, and how far its traffic goes from here.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Route {
-    service: ServiceKey,
+    /// `None` for connections from pod to pod.
+    service: Option<ServiceKey>,
     from_zone: String,
     to_zone: String,
     locality: Locality,
@@ -48,18 +114,24 @@ struct Route {
 
 impl Route {
     fn labels(&self) -> LabelPairs {
-        vec![
-            ("namespace", self.service.namespace.to_string()),
-            ("service", self.service.name.to_string()),
+        let service = self.service.iter().flat_map(|service| {
+            [("namespace", service.namespace.to_string()), ("service", service.name.to_string())]
+        });
+        let zones = [
             ("from_zone", self.from_zone.clone()),
             ("to_zone", self.to_zone.clone()),
             ("locality", self.locality.to_string()),
-        ]
+        ];
+        service.chain(zones).collect()
     }
 }
 
 /// Starts counting. Without conntrack accounting, nothing is counted.
-pub fn start(clock: &Clock) -> TrafficCounters {
+pub fn start(
+    clock: &Clock,
+    zones: watch::Receiver<ZoneLookup>,
+    sums: watch::Sender<NodeTraffic>,
+) -> TrafficCounters {
     let counts = match ConntrackReader::open() {
         Ok(reader) => {
             let counts = Arc::new(Mutex::new(TrafficCounts::default()));
@@ -74,7 +146,7 @@ pub fn start(clock: &Clock) -> TrafficCounters {
             None
         }
     };
-    TrafficCounters::new(counts, clock.now())
+    TrafficCounters::new(counts, clock.now(), zones, sums)
 }
 
 /// What addresses are resolved with.
@@ -85,19 +157,29 @@ pub struct Known<'a> {
 }
 
 impl TrafficCounters {
-    fn new(counts: Option<Arc<Mutex<TrafficCounts>>>, now: Instant) -> Self {
+    fn new(
+        counts: Option<Arc<Mutex<TrafficCounts>>>,
+        now: Instant,
+        zones: watch::Receiver<ZoneLookup>,
+        sums: watch::Sender<NodeTraffic>,
+    ) -> Self {
         TrafficCounters {
             counts,
             due: now + PERIOD,
-            ended: Routes::new(),
-            open: Routes::new(),
-            reported: Routes::new(),
+            totals: BTreeMap::new(),
+            reported: BTreeMap::new(),
+            gaps: TrafficGaps::default(),
+            departed: BTreeMap::new(),
+            zones,
+            sums,
         }
     }
 
     /// Counts nothing.
     pub fn disabled(now: Instant) -> Self {
-        Self::new(None, now)
+        let (zones, sums) =
+            (watch::channel(ZoneLookup::default()).1, watch::channel(NodeTraffic::default()).0);
+        Self::new(None, now, zones, sums)
     }
 
     /// When to call [`Self::count`] again.
@@ -105,81 +187,186 @@ impl TrafficCounters {
         self.due
     }
 
+    /// Remembers the endpoints that a change removes from a slice: connections to them end later.
+    pub fn slice_changes(
+        &mut self,
+        service: &ServiceKey,
+        before: &Slice,
+        after: Option<&Slice>,
+        now: Instant,
+    ) {
+        if self.counts.is_none() {
+            return;
+        }
+        let stays =
+            |ip| after.is_some_and(|after| after.content.endpoints.iter().any(|e| e.addresses.first() == ip));
+        for endpoint in &before.content.endpoints {
+            let ip = endpoint.addresses.first();
+            if self.departed.len() >= MAX_DEPARTED {
+                return;
+            }
+            if !stays(ip) {
+                let (node, zone) = (endpoint.node.clone(), endpoint.zone.clone());
+                let gone = DepartedEndpoint { node, zone, until: now + DEPARTED_TTL };
+                self.departed.insert((service.clone(), ip), gone);
+            }
+        }
+    }
+
     /// Adds new counts to the metrics.
     pub fn count(&mut self, known: &Known<'_>, metrics: &NodeMetrics, now: Instant) {
         self.due = now + PERIOD;
         let Some(counts) = &self.counts else { return };
         let counts = std::mem::take(&mut *counts.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut connections = Routes::new();
-        add_all(&mut connections, &counts.connections, known);
-        for (route, count) in connections {
-            metrics.connections.get_or_create(&route.labels()).inc_by(count);
-            // Removes the metric with its Service.
-            self.reported.entry(route).or_default();
+        self.departed.retain(|_, endpoint| endpoint.until > now);
+        let mut new: BTreeMap<Route, RouteTotals> = BTreeMap::new();
+        for (sums, is_bytes) in [(&counts.connections, false), (&counts.bytes, true)] {
+            self.add_routes(&mut new, sums, is_bytes, known);
         }
-        add_all(&mut self.ended, &counts.ended, known);
-        if let Some(open) = counts.open {
-            self.open.clear();
-            add_all(&mut self.open, &open, known);
+        {
+            let zones = self.zones.borrow_and_update().clone();
+            for (pair, growth) in &counts.direct {
+                if let Some(route) = direct_route(pair, &zones, known) {
+                    new.entry(route).or_default().add(growth.connections, growth.bytes);
+                }
+            }
         }
-        self.report_bytes(metrics);
+        for (route, more) in new {
+            self.add(route, more, metrics);
+        }
+        self.gaps.lost_events += counts.lost_events;
+        self.gaps.dropped_counts += counts.dropped;
+        metrics.lost_events.inc_by(counts.lost_events);
+        metrics.dropped_counts.inc_by(counts.dropped);
+        if let Some(flows) = counts.unaccounted {
+            self.gaps.unaccounted_flows = flows;
+            metrics.unaccounted_flows.set(i64::try_from(flows).unwrap_or(i64::MAX));
+        }
         self.forget(known.snapshot, metrics);
+        self.publish();
     }
 
-    /// Counters only grow: a connection that ended after the last dump is in both sums until the next dump, and is
-    /// reported once.
-    fn report_bytes(&mut self, metrics: &NodeMetrics) {
-        let mut now = self.ended.clone();
-        for (route, bytes) in &self.open {
-            *now.entry(route.clone()).or_default() += bytes;
+    fn add_routes(
+        &self,
+        new: &mut BTreeMap<Route, RouteTotals>,
+        sums: &Sums,
+        is_bytes: bool,
+        known: &Known<'_>,
+    ) {
+        for (pair, count) in sums {
+            if let Some(route) = self.route(pair, known) {
+                let (connections, bytes) = if is_bytes { (0, *count) } else { (*count, 0) };
+                new.entry(route).or_default().add(connections, bytes);
+            }
         }
-        for (route, bytes) in now {
-            let reported = self.reported.entry(route.clone()).or_default();
-            metrics.bytes.get_or_create(&route.labels()).inc_by(bytes.saturating_sub(*reported));
-            *reported = bytes.max(*reported);
+    }
+
+    fn add(&mut self, route: Route, more: RouteTotals, metrics: &NodeMetrics) {
+        let RouteTotals { connections, bytes } = more;
+        let labels = route.labels();
+        let (of_connections, of_bytes) = match route.service {
+            Some(_) => (&metrics.connections, &metrics.bytes),
+            None => (&metrics.direct_connections, &metrics.direct_bytes),
+        };
+        of_connections.get_or_create(&labels).inc_by(connections);
+        of_bytes.get_or_create(&labels).inc_by(bytes);
+        let mut owner = match &route.service {
+            Some(service) => TrafficOwner::from(service),
+            None => TrafficOwner::NotThroughService,
+        };
+        // The row of other Services, and that of no Service, always have room.
+        let room = MAX_REPORT_PAIRS / 2;
+        let key = |owner| (owner, route.from_zone.clone(), route.to_zone.clone());
+        if self.reported.len() >= room
+            && route.service.is_some()
+            && !self.reported.contains_key(&key(owner.clone()))
+        {
+            owner = TrafficOwner::OtherServices;
         }
+        self.reported.entry(key(owner)).or_default().add(connections, bytes);
+        self.totals.entry(route).or_default().add(connections, bytes);
     }
 
     /// Removes the metrics of deleted Services.
     fn forget(&mut self, snapshot: &Snapshot, metrics: &NodeMetrics) {
-        let is_there = |route: &Route| snapshot.service(&route.service).is_some();
-        self.ended.retain(|route, _| is_there(route));
-        self.open.retain(|route, _| is_there(route));
-        self.reported.retain(|route, _| {
-            let keep = is_there(route);
+        let is_there = |service: &ServiceKey| snapshot.service(service).is_some();
+        self.totals.retain(|route, _| {
+            let keep = route.service.as_ref().is_none_or(is_there);
             if !keep {
                 metrics.connections.remove(&route.labels());
                 metrics.bytes.remove(&route.labels());
             }
             keep
         });
+        self.reported.retain(|(owner, ..), _| match owner {
+            TrafficOwner::Service { namespace, name } => {
+                is_there(&ServiceKey::new(&namespace.as_str().into(), &name.as_str().into()))
+            }
+            TrafficOwner::OtherServices | TrafficOwner::NotThroughService => true,
+        });
     }
-}
 
-fn add_all(routes: &mut Routes, sums: &Sums, known: &Known<'_>) {
-    for (pair, count) in sums {
-        if let Some(route) = route(pair, known) {
-            let sum = routes.entry(route).or_default();
-            *sum = sum.saturating_add(*count);
+    /// Gives the sums to the reporter.
+    fn publish(&self) {
+        let mut rows: Vec<TrafficRow> = Vec::new();
+        for ((owner, from_zone, to_zone), totals) in &self.reported {
+            if rows.last().is_none_or(|row| row.owner != *owner) {
+                rows.push(TrafficRow { owner: owner.clone(), zone_pairs: Vec::new() });
+            }
+            let RouteTotals { connections, bytes } = *totals;
+            let (from_zone, to_zone) = (from_zone.clone(), to_zone.clone());
+            let pair = ZonePairTraffic { from_zone, to_zone, connections, bytes };
+            if let Some(row) = rows.last_mut() {
+                row.zone_pairs.push(pair);
+            }
         }
+        self.sums.send_replace(NodeTraffic { rows, gaps: self.gaps });
+    }
+
+    fn route(&self, pair: &FlowPair, known: &Known<'_>) -> Option<Route> {
+        let Known { snapshot, table, node } = known;
+        let FlowPair { protocol, frontend, endpoint } = *pair;
+        let at = FrontendAddress::new(frontend.ip(), protocol, frontend.port());
+        let port = FrontendAddress::node_port(model::Family::of(frontend.ip()), protocol, frontend.port());
+        let by_port = || table.frontend(&port).filter(|_| node.rules.addresses.contains(&frontend.ip()));
+        let service = &table.frontend(&at).or_else(by_port)?.port.service;
+        let endpoints = snapshot.slices(service).iter().flat_map(|slice| &slice.content.endpoints);
+        let found = endpoints.into_iter().find(|e| e.addresses.first() == endpoint.ip());
+        let (to_node, to_zone) = match found {
+            Some(endpoint) => (endpoint.node.as_deref(), endpoint.zone.as_deref()),
+            None => {
+                let gone = self.departed.get(&(service.clone(), endpoint.ip()));
+                gone.map_or((None, None), |gone| (gone.node.as_deref(), gone.zone.as_deref()))
+            }
+        };
+        let from_zone = node.zone.as_deref();
+        let locality = Locality::of((Some(&node.name), from_zone), (to_node, to_zone));
+        Some(Route {
+            service: Some(service.clone()),
+            from_zone: text(from_zone),
+            to_zone: text(to_zone),
+            locality,
+        })
     }
 }
 
-fn route(pair: &FlowPair, known: &Known<'_>) -> Option<Route> {
-    let Known { snapshot, table, node } = known;
-    let FlowPair { protocol, frontend, endpoint } = *pair;
-    let at = FrontendAddress::new(frontend.ip(), protocol, frontend.port());
-    let port = FrontendAddress::node_port(model::Family::of(frontend.ip()), protocol, frontend.port());
-    let by_port = || table.frontend(&port).filter(|_| node.rules.addresses.contains(&frontend.ip()));
-    let service = &table.frontend(&at).or_else(by_port)?.port.service;
-    let endpoints = snapshot.slices(service).iter().flat_map(|slice| &slice.content.endpoints);
-    let found = endpoints.into_iter().find(|e| e.addresses.first() == endpoint.ip());
-    let to_zone = found.and_then(|e| e.zone.as_deref());
-    let from_zone = node.zone.as_deref();
-    let to_node = found.and_then(|e| e.node.as_deref());
-    let locality = Locality::of((Some(&node.name), from_zone), (to_node, to_zone));
-    let text = |zone: Option<&str>| zone.unwrap_or_default().to_owned();
-    Some(Route { service: service.clone(), from_zone: text(from_zone), to_zone: text(to_zone), locality })
+/// Connections from this node to a pod, counted here and not at the pod's node. An embedded proxy counts its own.
+fn direct_route(pair: &DirectPair, zones: &ZoneLookup, known: &Known<'_>) -> Option<Route> {
+    let node = known.snapshot.node(&known.node.name)?;
+    let is_of_this_node = |ip: &IpAddr| node.pod_cidrs.iter().any(|cidr| cidr.contains(ip));
+    let is_from_here = is_of_this_node(&pair.src) || known.node.rules.addresses.contains(&pair.src);
+    if !is_from_here || zones.is_proxy(pair.src) {
+        return None;
+    }
+    let to_zone = Some(zones.zone(pair.dst)?).filter(|zone| !zone.is_empty());
+    let from_zone = known.node.zone.as_deref();
+    let to_node = is_of_this_node(&pair.dst).then_some(known.node.name.as_str());
+    let locality = Locality::of((Some(&known.node.name), from_zone), (to_node, to_zone));
+    Some(Route { service: None, from_zone: text(from_zone), to_zone: text(to_zone), locality })
+}
+
+fn text(zone: Option<&str>) -> String {
+    zone.unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

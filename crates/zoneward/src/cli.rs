@@ -474,6 +474,8 @@ pub struct Up {
     #[command(flatten)]
     pub access: cluster::admin_server::access::AdminAccessArgs,
     #[command(flatten)]
+    pub prices: PriceArgs,
+    #[command(flatten)]
     pub edge: GatewayEdgeArgs,
     #[command(flatten)]
     pub making: SliceMaking,
@@ -578,12 +580,31 @@ pub struct Controller {
     pub status: crate::commands::status::server::StatusListenerArgs,
     #[command(flatten)]
     pub access: cluster::admin_server::access::AdminAccessArgs,
+    /// IP address at which nodes reach this controller, to report their traffic [default: that of --bind-address, if it
+    /// is neither loopback nor all addresses]
+    #[arg(long, value_name = "IP")]
+    pub advertise_address: Option<std::net::IpAddr>,
+    #[command(flatten)]
+    pub prices: PriceArgs,
     /// Remove everything specific to Zoneward from EndpointSlices and Services, for a hand-over to
     /// kube-controller-manager, and exit; rejected while another Zoneward controller leads
     #[arg(long)]
     pub hand_back: bool,
     #[command(flatten)]
     pub log: cluster::log::LogArgs,
+}
+
+/// The price of traffic between zones.
+#[derive(Debug, Args)]
+pub struct PriceArgs {
+    /// USD per GB that crosses zones, or of one pair of zones; repeatable [default: by spec.providerID of the Nodes:
+    /// aws 0.02, gce 0.01 per GiB, azure 0]
+    #[arg(long, value_name = "USD|ZONE:ZONE=USD", value_parser = price)]
+    pub price: Vec<String>,
+}
+
+fn price(text: &str) -> Result<String, String> {
+    plan::ledger::PriceTable::default().set(text).map(|()| text.to_owned())
 }
 
 impl Up {

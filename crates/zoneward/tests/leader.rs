@@ -49,6 +49,7 @@ impl Candidate {
             timing,
             clock: Clock::system(),
             random: Random::seeded(1),
+            ledger_address: Default::default(),
         };
         let (sender, leading) = watch::channel(false);
         let (stop, stopped) = watch::channel(false);

@@ -47,6 +47,9 @@ use super::AdminPage;
 const DECISION_TTL: Duration = Duration::from_secs(10);
 /// Cached decisions.
 const MAX_DECISIONS: usize = 256;
+/// The same for reports of nodes: there are thousands of them, and each reports every 30 s.
+const REPORT_DECISION_TTL: Duration = Duration::from_secs(300);
+const MAX_REPORT_DECISIONS: usize = 16_384;
 /// Tokens under review at a time: a flood of wrong tokens must not become a flood of reviews.
 const MAX_REVIEWS: usize = 4;
 /// Deadline of a review, waiting included.
@@ -124,7 +127,25 @@ pub struct AdminAccess {
     client: Option<Client>,
     clock: Clock,
     reviews: Semaphore,
+    reads: DecisionCache,
+    reports: DecisionCache,
+    certificate: Arc<ServingCertificate>,
+}
+
+struct DecisionCache {
+    ttl: Duration,
+    max: usize,
     decisions: Mutex<BTreeMap<Question, (Instant, Decision)>>,
+}
+
+/// An account whose token the API reviewed, with what the token says about its pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReviewedUser {
+    pub name: String,
+    /// `authentication.kubernetes.io/node-name`.
+    pub node: Option<String>,
+    /// `authentication.kubernetes.io/pod-name`.
+    pub pod: Option<String>,
 }
 
 /// A token, a verb and a path.
@@ -132,7 +153,7 @@ type Question = (String, String, String);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Decision {
-    Allowed,
+    Allowed(ReviewedUser),
     /// The token is not valid.
     Unknown,
     /// The user may not read the path.
@@ -147,19 +168,28 @@ pub(super) enum AdminStream {
 
 impl AdminAccess {
     fn new(certificate: ServingCertificate, client: Option<Client>, clock: Clock) -> Result<Self> {
+        let certificate = Arc::new(certificate);
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .context("configuring TLS")?
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(certificate));
+            .with_cert_resolver(certificate.clone());
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self {
             acceptor: TlsAcceptor::from(Arc::new(config)),
             client,
             clock,
             reviews: Semaphore::new(MAX_REVIEWS),
-            decisions: Mutex::default(),
+            reads: DecisionCache::new(DECISION_TTL, MAX_DECISIONS),
+            reports: DecisionCache::new(REPORT_DECISION_TTL, MAX_REPORT_DECISIONS),
+            certificate,
         })
+    }
+
+    /// The SHA-256 of the certificate, in hexadecimal: nodes that report recognise it.
+    pub fn certificate_digest(&self) -> String {
+        let key = self.certificate.current();
+        crate::ledger_client::certificate_digest(key.cert.first().map_or(&[][..], |first| first.as_ref()))
     }
 
     /// Looks at the first byte, and completes the handshake of a TLS connection.
@@ -177,7 +207,7 @@ impl AdminAccess {
     }
 
     /// Whether a request for a page other than health is answered, or the response that refuses it.
-    pub(super) async fn check(&self, head: &Parts, is_tls: bool) -> Result<(), AdminPage> {
+    pub(super) async fn check(&self, head: &Parts, is_tls: bool) -> Result<ReviewedUser, AdminPage> {
         let refuse = |status, text: String| Err(AdminPage::text(status, text + "\n"));
         if !is_tls {
             let text = "this path is served over HTTPS only; health is served in plain HTTP".to_owned();
@@ -193,7 +223,7 @@ impl AdminAccess {
         let path = head.uri.path().to_owned();
         let question = (token.to_owned(), head.method.as_str().to_ascii_lowercase(), path.clone());
         match self.decide(client, question).await {
-            Ok(Decision::Allowed) => Ok(()),
+            Ok(Decision::Allowed(user)) => Ok(user),
             Ok(Decision::Unknown) => Err(unauthorized("the token is not valid")),
             Ok(Decision::Forbidden(user)) => {
                 let verb = head.method.as_str().to_ascii_lowercase();
@@ -210,13 +240,14 @@ impl AdminAccess {
     }
 
     async fn decide(&self, client: &Client, question: Question) -> Result<Decision, String> {
-        if let Some(decision) = self.cached(&question) {
+        let cache = if question.1 == "post" { &self.reports } else { &self.reads };
+        if let Some(decision) = cache.find(&question, &self.clock) {
             return Ok(decision);
         }
         let reviewed = async {
             let _permit = self.reviews.acquire().await.map_err(|error| error.to_string())?;
             // Another request may have asked the same meanwhile.
-            match self.cached(&question) {
+            match cache.find(&question, &self.clock) {
                 Some(decision) => Ok(decision),
                 None => review(client, &question).await.map_err(|error| error.to_string()),
             }
@@ -224,27 +255,35 @@ impl AdminAccess {
         let decision = tokio::time::timeout(REVIEW_TIMEOUT, reviewed)
             .await
             .map_err(|_| "the review timed out".to_owned())??;
-        self.remember(question, decision.clone());
+        cache.remember(question, decision.clone(), &self.clock);
         Ok(decision)
     }
+}
 
-    fn cached(&self, question: &Question) -> Option<Decision> {
-        let decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, decision) = decisions.get(question)?;
-        (self.clock.since(*at) < DECISION_TTL).then(|| decision.clone())
+impl DecisionCache {
+    fn new(ttl: Duration, max: usize) -> Self {
+        Self { ttl, max, decisions: Mutex::default() }
     }
 
-    fn remember(&self, question: Question, decision: Decision) {
+    fn find(&self, question: &Question, clock: &Clock) -> Option<Decision> {
+        let decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, decision) = decisions.get(question)?;
+        // Refusals are short-lived in both caches: a right that was just granted works soon.
+        let ttl = if matches!(decision, Decision::Allowed(_)) { self.ttl } else { DECISION_TTL };
+        (clock.since(*at) < ttl).then(|| decision.clone())
+    }
+
+    fn remember(&self, question: Question, decision: Decision, clock: &Clock) {
         let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
-        if decisions.len() >= MAX_DECISIONS {
-            decisions.retain(|_, (at, _)| self.clock.since(*at) < DECISION_TTL);
+        if decisions.len() >= self.max {
+            decisions.retain(|_, (at, _)| clock.since(*at) < self.ttl);
         }
-        if decisions.len() >= MAX_DECISIONS {
+        if decisions.len() >= self.max {
             // Wrong tokens must not displace the scraper's.
-            decisions.retain(|_, (_, decision)| *decision == Decision::Allowed);
+            decisions.retain(|_, (_, decision)| matches!(decision, Decision::Allowed(_)));
         }
-        if decisions.len() < MAX_DECISIONS {
-            decisions.insert(question, (self.clock.now(), decision));
+        if decisions.len() < self.max {
+            decisions.insert(question, (clock.now(), decision));
         }
     }
 }
@@ -271,6 +310,12 @@ async fn review(client: &Client, (token, verb, path): &Question) -> Result<Decis
     };
     let UserInfo { username, groups, uid, extra } = user;
     let attributes = NonResourceAttributes { path: Some(path.clone()), verb: Some(verb.clone()) };
+    let from_token = |key: &str| extra.as_ref().and_then(|all| all.get(key)?.first().cloned());
+    let reviewed = ReviewedUser {
+        name: username.clone().unwrap_or_default(),
+        node: from_token("authentication.kubernetes.io/node-name"),
+        pod: from_token("authentication.kubernetes.io/pod-name"),
+    };
     let spec = SubjectAccessReviewSpec {
         user: username.clone(),
         groups,
@@ -282,7 +327,7 @@ async fn review(client: &Client, (token, verb, path): &Question) -> Result<Decis
     let asked = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
     let status = create(client, &asked).await?.status.unwrap_or_default();
     Ok(match status.allowed && status.denied != Some(true) {
-        true => Decision::Allowed,
+        true => Decision::Allowed(reviewed),
         false => Decision::Forbidden(username.unwrap_or_default()),
     })
 }

@@ -63,6 +63,7 @@ impl LeaderArgs {
             timing,
             clock: clock.clone(),
             random: random.split(),
+            ledger_address: super::LedgerAddressSource::default(),
         }))
     }
 }

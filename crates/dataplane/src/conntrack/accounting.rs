@@ -28,8 +28,8 @@ const AF_INET6: u8 = 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountedEntry {
     pub entry: ConntrackEntry,
-    /// Bytes of both directions; 0 if `nf_conntrack_acct` is off.
-    pub bytes: u64,
+    /// Bytes of both directions; `None` if `nf_conntrack_acct` was off when the connection started.
+    pub bytes: Option<u64>,
 }
 
 fn read_accounted(attrs: Attrs<'_>, family: Family) -> Option<AccountedEntry> {
@@ -37,7 +37,10 @@ fn read_accounted(attrs: Attrs<'_>, family: Family) -> Option<AccountedEntry> {
         let counters = attrs.nested(direction)?;
         Some(u64::from_be_bytes(counters.find(COUNTERS_BYTES)?.try_into().ok()?))
     };
-    let sum = bytes(COUNTERS_ORIG).unwrap_or(0).saturating_add(bytes(COUNTERS_REPLY).unwrap_or(0));
+    let sum = match (bytes(COUNTERS_ORIG), bytes(COUNTERS_REPLY)) {
+        (None, None) => None,
+        (orig, reply) => Some(orig.unwrap_or(0).saturating_add(reply.unwrap_or(0))),
+    };
     Some(AccountedEntry { entry: read_entry(attrs, family)?, bytes: sum })
 }
 

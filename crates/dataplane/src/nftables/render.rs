@@ -34,7 +34,7 @@ use super::ir::{
 pub use chain_class::ChainClass;
 pub use incremental::{RenderedChange, Renderer};
 pub use initial_load::initial_load;
-pub use set_sizes::SetSizes;
+pub use set_sizes::{MAX_COUNTED_PAIRS, SetSizes};
 pub use sets::{ClientScope, FrontendLookup, SetName, TABLE, table_id};
 
 use elements::{RenderedElements, render_service};

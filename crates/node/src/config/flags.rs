@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::file::{API_VERSION, Configuration, KIND};
 use cluster::Connection;
 use cluster::admin_server::access::AdminAccessArgs;
+use cluster::ledger_client::{ControllerLease, controller_lease};
 
 /// `zoneward node`
 #[derive(Clone, Debug, Args)]
@@ -43,6 +44,10 @@ pub struct NodeFlags {
     /// Namespace of the Lease in which this node reports what is programmed; empty disables it
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
     pub lease_namespace: String,
+    /// Lease of the leading controller, which this node reports its traffic to; empty disables reports
+    #[arg(long, value_name = "NAMESPACE/NAME", default_value = "kube-system/zoneward-controller")]
+    #[arg(value_parser = controller_lease)]
+    pub controller_lease: ControllerLease,
     /// Node ports and health check ports that this node may serve; others are refused with an Event
     #[arg(long, value_name = "FIRST-LAST", default_value_t)]
     pub service_node_port_range: NodePortRange,

@@ -80,6 +80,12 @@ impl SyncLoop {
         {
             self.pending.triggers.push((*family, at));
         }
+        let now = self.clock.now();
+        if let (Some(old), Some(service)) =
+            (self.cache.snapshot().slice(&slice.key), self.cache.snapshot().service_of_slice(&slice.key))
+        {
+            self.traffic.slice_changes(&service, old, Some(slice), now);
+        }
         // A slice may move from one Service to another.
         let before = self.cache.snapshot().service_of_slice(&slice.key);
         for key in before.into_iter().chain(slice.service()) {
@@ -96,6 +102,10 @@ impl SyncLoop {
             ObjectKind::Slice => {
                 self.shared.metrics.endpoint_changes.inc();
                 if let Some(service) = self.cache.snapshot().service_of_slice(key) {
+                    let (old, now) = (self.cache.snapshot().slice(key), self.clock.now());
+                    if let Some(old) = old {
+                        self.traffic.slice_changes(&service, old, None, now);
+                    }
                     self.mark_pending(service, &FAMILIES);
                 }
             }

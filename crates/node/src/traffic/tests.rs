@@ -1,9 +1,13 @@
 //! From what was heard to what is reported.
 
-use model::{Interner, parse};
+use std::time::SystemTime;
+
+use clock::ManualTime;
+use model::{Interner, Object, parse};
 use plan::forward::{ProxySettings, table};
 use serde_json::json;
 
+use super::conntrack_events::Growth;
 use super::*;
 
 struct World {
@@ -13,6 +17,9 @@ struct World {
     heard: Arc<Mutex<TrafficCounts>>,
     traffic: TrafficCounters,
     metrics: NodeMetrics,
+    zones: watch::Sender<ZoneLookup>,
+    published: watch::Receiver<NodeTraffic>,
+    time: ManualTime,
 }
 
 /// Node n1 of zone za, and a Service with a pod here, one in this zone, one in another, one nowhere.
@@ -22,6 +29,7 @@ fn world() -> World {
     let objects = [
         json!({"apiVersion": "v1", "kind": "Node",
             "metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "za"}},
+            "spec": {"podCIDR": "10.1.0.0/25", "podCIDRs": ["10.1.0.0/25"]},
             "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}),
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "ns", "name": "web"},
             "spec": {"type": "NodePort", "clusterIPs": ["10.96.0.7"],
@@ -38,8 +46,12 @@ fn world() -> World {
     let node = NodeConfig::new(&ProxySettings::default(), &node, &[], &[]).0;
     let table = table(&snapshot, &node).0;
     let heard: Arc<Mutex<TrafficCounts>> = Arc::default();
-    let traffic = TrafficCounters::new(Some(heard.clone()), Clock::system().now());
-    World { snapshot, table, node, heard, traffic, metrics: NodeMetrics::default() }
+    let (zones, looked_up) = watch::channel(ZoneLookup::default());
+    let (sums, published) = watch::channel(NodeTraffic::default());
+    let time = ManualTime::starting_at(SystemTime::UNIX_EPOCH);
+    let traffic = TrafficCounters::new(Some(heard.clone()), time.clock().now(), looked_up, sums);
+    let metrics = NodeMetrics::default();
+    World { snapshot, table, node, heard, traffic, metrics, zones, published, time }
 }
 
 fn pair(frontend: &str, endpoint: &str) -> FlowPair {
@@ -50,7 +62,7 @@ fn pair(frontend: &str, endpoint: &str) -> FlowPair {
 impl World {
     fn count(&mut self) {
         let known = Known { snapshot: &self.snapshot, table: &self.table, node: &self.node };
-        self.traffic.count(&known, &self.metrics, Clock::system().now());
+        self.traffic.count(&known, &self.metrics, self.time.clock().now());
     }
 
     fn value(&self, name: &str, locality: &str) -> Option<u64> {
@@ -87,24 +99,107 @@ fn connections_are_reported_by_how_far_they_went() {
 }
 
 #[test]
-fn bytes_of_a_connection_that_ends_are_reported_once() {
+fn bytes_are_reported_and_published_with_the_connections() {
     let mut world = world();
     let at = pair("10.96.0.7:80", "10.1.0.3:8080");
-    let bytes = |world: &World| world.value("zoneward_service_bytes_total", "cross-zone");
-    world.heard.lock().unwrap().open = Some(Sums::from([(at, 1000)]));
+    for _ in 0..2 {
+        world.heard.lock().unwrap().bytes = Sums::from([(at, 1000)]);
+        world.heard.lock().unwrap().connections = Sums::from([(at, 1)]);
+        world.count();
+    }
+    assert_eq!(world.value("zoneward_service_bytes_total", "cross-zone"), Some(2000));
+    let sums = world.published.borrow().clone();
+    let owner = TrafficOwner::Service { namespace: "ns".to_owned(), name: "web".to_owned() };
+    let zone_pairs = vec![ZonePairTraffic {
+        from_zone: "za".to_owned(),
+        to_zone: "zb".to_owned(),
+        connections: 2,
+        bytes: 2000,
+    }];
+    assert_eq!(sums.rows, [TrafficRow { owner, zone_pairs }]);
+}
+
+/// The slice without the endpoint that ends in 3.
+fn without_third(world: &World) -> Slice {
+    let key = world.snapshot.slice_keys().next().unwrap().clone();
+    let mut slice = world.snapshot.slice(&key).unwrap().clone();
+    slice.content.endpoints.retain(|e| e.addresses.first() != IpAddr::from([10, 1, 0, 3]));
+    slice
+}
+
+#[test]
+fn an_endpoint_that_has_gone_keeps_its_zone_for_a_minute() {
+    let mut world = world();
+    let (slice, now) = (without_third(&world), world.time.clock().now());
+    let (service, old) = (slice.service().unwrap(), world.snapshot.slice(&slice.key).unwrap().clone());
+    world.traffic.slice_changes(&service, &old, Some(&slice), now);
+    world.snapshot.apply(Object::Slice(slice));
+    for (seconds, known, unknown) in [(59, 10, None), (2, 10, Some(10))] {
+        world.time.advance(Duration::from_secs(seconds));
+        world.heard.lock().unwrap().bytes = Sums::from([(pair("10.96.0.7:80", "10.1.0.3:8080"), 10)]);
+        world.count();
+        assert_eq!(world.value("zoneward_service_bytes_total", "cross-zone"), Some(known));
+        assert_eq!(world.value("zoneward_service_bytes_total", "unknown"), unknown);
+    }
+}
+
+#[test]
+fn connections_from_pod_to_pod_are_one_row_at_the_node_of_the_client() {
+    let mut world = world();
+    let cidrs = [("za", vec!["10.1.0.0/25"]), ("zb", vec!["10.1.1.0/24"])];
+    let cidrs_by_zone = cidrs.map(|(zone, cidrs)| {
+        (zone.to_owned(), cidrs.into_iter().map(|cidr| cidr.parse().unwrap()).collect())
+    });
+    let proxies = [IpAddr::from([10, 1, 0, 77])].into();
+    world.zones.send_replace(PodZones { version: 1, cidrs_by_zone: cidrs_by_zone.into(), proxies }.into());
+    let direct = |src: &str, dst: &str| DirectPair { src: src.parse().unwrap(), dst: dst.parse().unwrap() };
+    let grown = |bytes| Growth { connections: 1, bytes };
+    world.heard.lock().unwrap().direct = BTreeMap::from([
+        (direct("10.1.0.5", "10.1.1.9"), grown(100)),
+        (direct("192.0.2.1", "10.1.1.9"), grown(10)),
+        (direct("10.1.0.5", "10.1.0.6"), grown(1_000)),
+        // From another node, to an address that is no pod's, and of a proxy that counts itself.
+        (direct("10.1.1.9", "10.1.0.5"), grown(7)),
+        (direct("10.1.0.5", "198.51.100.7"), grown(7)),
+        (direct("10.1.0.77", "10.1.1.9"), grown(7)),
+    ]);
     world.count();
-    assert_eq!(bytes(&world), Some(1000));
-    // It ends with 1,200 before the open ones are asked again; then they are, and it is not among them.
-    world.heard.lock().unwrap().ended = Sums::from([(at, 1200)]);
+    assert_eq!(world.value("zoneward_direct_bytes_total", "cross-zone"), Some(110));
+    assert_eq!(world.value("zoneward_direct_connections_total", "cross-zone"), Some(2));
+    assert_eq!(world.value("zoneward_direct_bytes_total", "same-node"), Some(1_000));
+    assert_eq!(world.published.borrow().rows[0].owner, TrafficOwner::NotThroughService);
+}
+
+#[test]
+fn what_is_not_counted_is_reported() {
+    let mut world = world();
+    let counts =
+        TrafficCounts { lost_events: 2, dropped: 3, unaccounted: Some(5), ..TrafficCounts::default() };
+    *world.heard.lock().unwrap() = counts;
     world.count();
-    world.heard.lock().unwrap().open = Some(Sums::from([(at, 50)]));
-    world.count();
-    let reported = bytes(&world).unwrap();
-    assert!((1250..=2200).contains(&reported), "{reported}");
-    // From here on the sum is right again as soon as it has caught up.
-    world.heard.lock().unwrap().open = Some(Sums::from([(at, 2000)]));
-    world.count();
-    assert_eq!(bytes(&world), Some(3200));
+    let text = world.metrics.text();
+    for line in [
+        "zoneward_traffic_lost_events_total 2",
+        "zoneward_traffic_dropped_counts_total 3",
+        "zoneward_traffic_unaccounted_flows 5",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let gaps = TrafficGaps { lost_events: 2, dropped_counts: 3, unaccounted_flows: 5 };
+    assert_eq!(world.published.borrow().gaps, gaps);
+}
+
+#[test]
+fn services_beyond_the_bound_of_a_report_share_a_row() {
+    let mut world = world();
+    for i in 0..MAX_REPORT_PAIRS + 10 {
+        let service = ServiceKey::new(&"ns".into(), &format!("s{i}").as_str().into());
+        let (from_zone, to_zone) = ("za".to_owned(), "zb".to_owned());
+        let route = Route { service: Some(service), from_zone, to_zone, locality: Locality::CrossZone };
+        world.traffic.add(route, RouteTotals { connections: 1, bytes: 1 }, &world.metrics);
+    }
+    assert!(world.traffic.reported.len() <= MAX_REPORT_PAIRS / 2 + 1);
+    assert_eq!(world.traffic.reported.values().map(|t| t.bytes).sum::<u64>(), MAX_REPORT_PAIRS as u64 + 10);
 }
 
 #[test]

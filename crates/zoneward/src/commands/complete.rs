@@ -192,7 +192,8 @@ fn flag_candidates(command: &Command, flag: &str) -> Option<Candidates> {
 }
 
 fn positional_kind(command: &Command) -> Option<ObjectKind> {
-    matches!(command.get_name(), "select" | "what-if" | "expose" | "status" | "top" | "observe").then_some(ObjectKind::Service)
+    matches!(command.get_name(), "select" | "what-if" | "expose" | "status" | "top" | "observe")
+        .then_some(ObjectKind::Service)
 }
 
 #[cfg(test)]

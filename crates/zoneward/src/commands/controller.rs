@@ -1,22 +1,29 @@
 //! `zoneward controller`: runs the controllers. One of several leads and writes; the others watch and wait for its
 //! lease.
 
-use anyhow::{Context, Result, bail};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
 use clock::Clock;
 use tokio::sync::watch;
 
 use super::status::server::StatusListener;
 use crate::cli;
+use cluster::admin_server::access::AdminAccess;
 use cluster::admin_server::controller_health::{self, ApiHealth};
 use cluster::admin_server::{self, HealthChecks};
-use cluster::leader_election::{LeaderElector, while_leading};
+use cluster::leader_election::{LeaderElector, LedgerAddressSource, while_leading};
+use cluster::ledger_client;
 use cluster::log;
 use cluster::signals::Signals;
 use cluster::systemd;
 use controller::ControllerMetrics;
+use controller::traffic_ledger::SharedLedger;
 use mesh::route_status;
 use model::annotation;
 use output::print_text;
+use tracing::warn;
 
 /// Runs until SIGINT or SIGTERM.
 pub fn run(args: &cli::Controller) -> Result<bool> {
@@ -75,6 +82,11 @@ async fn control(args: &cli::Controller) -> Result<()> {
     let mut registry = admin_server::registry("controller");
     let metrics = ControllerMetrics::default();
     metrics.register(&mut registry);
+    let ledger = SharedLedger::new(&clock, &args.prices.price).map_err(|why| anyhow!("--price {why}"))?;
+    ledger.register(&mut registry);
+    if let Some(election) = &mut election {
+        election.ledger_address = ledger_address(args, listener.local_addr()?, access.clone());
+    }
     let elector = LeaderElector::start(client.clone(), election);
     elector.register_metrics(&args.leader.leader_elect_resource_name, &mut registry);
     let (done, finished) = watch::channel(false);
@@ -85,10 +97,13 @@ async fn control(args: &cli::Controller) -> Result<()> {
         systemd::notify_ready();
     });
     let ready = HealthChecks::default().check("api", move || health.check());
-    let routes = controller_health::routes(registry, ready).with_access(access);
+    let routes = ledger.routes(controller_health::routes(registry, ready)).with_access(access);
+    let counting = tokio::spawn(ledger.clone().follow(elector.leading(), stopped.clone()));
     let server = tokio::spawn(admin_server::serve(listener, routes, finished.clone()));
 
-    let config = args.slice_controller();
+    let mut config = args.slice_controller();
+    config.traffic = ledger.measured_traffic();
+    config.ledger = Some(ledger);
     status.serve(config.status.clone(), &args.access, client.clone(), &clock, finished).await?;
     let slices = controller::run(client.clone(), config, metrics, elector.leading(), stopped.clone());
     tokio::pin!(slices);
@@ -113,11 +128,34 @@ async fn control(args: &cli::Controller) -> Result<()> {
     // Stop writing before the lease is released.
     stop.send_replace(true);
     conditions.await.context("route condition task panicked")?;
+    counting.await.context("traffic ledger task panicked")?;
     elector.release().await;
     done.send_replace(true);
     server.await.context("admin server task panicked")?;
     match ended.advice() {
         Some(advice) => bail!(advice),
         None => Ok(()),
+    }
+}
+
+/// Where nodes report to. Without HTTPS and tokens nothing is received, and without an address nothing is found.
+fn ledger_address(
+    args: &cli::Controller,
+    listening: SocketAddr,
+    access: Option<Arc<AdminAccess>>,
+) -> LedgerAddressSource {
+    let own = Some(listening.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback());
+    match (args.advertise_address.or(own), access) {
+        (Some(ip), Some(access)) => {
+            let host = SocketAddr::new(ip, listening.port());
+            LedgerAddressSource::new(move || ledger_client::https_address(host, &access.certificate_digest()))
+        }
+        (None, Some(_)) => {
+            warn!(
+                "nodes cannot report their traffic: set --advertise-address to an address of this controller"
+            );
+            LedgerAddressSource::default()
+        }
+        (_, None) => LedgerAddressSource::default(),
     }
 }

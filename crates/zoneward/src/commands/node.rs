@@ -55,6 +55,7 @@ pub fn run(args: &NodeFlags) -> Result<bool> {
             connection,
             node: node_name(&settings.configuration)?,
             lease_namespace: args.lease_namespace.clone(),
+            controller_lease: args.controller_lease.0.clone(),
             config_file: args.config.as_deref(),
             access: &args.access,
             notices,

@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,15 +41,16 @@ use super::status::server::StatusListener;
 use crate::cli;
 use ::mesh::route_status;
 use cluster::admin_server::controller_health::{self, ApiHealth};
-use cluster::admin_server::{self, HealthChecks};
+use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::leader_election::election::ElectionTiming;
-use cluster::leader_election::{LeaderElectionConfig, LeaderElector, while_leading};
+use cluster::leader_election::{LeaderElectionConfig, LeaderElector, LedgerAddressSource, while_leading};
 use cluster::log;
 use cluster::log::LogFormat;
 use cluster::signals::Signals;
 use cluster::supervisor::{self, ChildPrivileges, ChildProgram, RestartBackoff};
 use cluster::systemd;
 use controller::addresses;
+use controller::traffic_ledger::SharedLedger;
 use controller::{ControllerConfig, ControllerMetrics};
 
 /// Identity in the leader lease. The data directory belongs to one process, so that a successor after a crash takes
@@ -153,14 +154,27 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     admin_server::store_metrics::register(api.clone(), &mut registry);
     let (clock, mut random) = (Clock::system(), model::random::Random::seeded(clock::os_seed()));
     let client = cluster::in_process(api.clone(), &clock);
+    let ledger =
+        SharedLedger::new(&clock, &args.prices.price).map_err(|why| anyhow::anyhow!("--price {why}"))?;
+    ledger.register(&mut registry);
     let mut controllers = None;
     if !args.no_controllers {
         let status = StatusListener::bind(&args.status).await?;
-        let (config, address) = (args.slice_controller(), status.address());
+        let address = status.address();
+        let mut config = args.slice_controller();
+        config.traffic = ledger.measured_traffic();
+        config.ledger = Some(ledger.clone());
         status.serve(config.status.clone(), &args.access, client.clone(), &clock, stopped.clone()).await?;
         let random = random.split();
-        let started =
-            Controllers::start(client.clone(), args, config, address, &clock, random, &mut registry);
+        let started = Controllers::start(
+            client.clone(),
+            args,
+            (config, address),
+            &clock,
+            random,
+            &mut registry,
+            &ledger,
+        );
         controllers = Some(started);
     }
     let health = ApiHealth::poll(client.clone(), clock.clone(), stopped.clone());
@@ -169,7 +183,10 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         ready = controllers.check(ready);
     }
     let access = args.access.access(overseers.local_addr()?, Some(client.clone()), &clock)?;
-    let routes = controller_health::routes(registry, ready).with_access(access);
+    let routes = ledger.routes(controller_health::routes(registry, ready)).with_access(access);
+    let reports = ledger.routes(AdminRoutes::default());
+    let counting =
+        tokio::spawn(admin_server::serve_unix(socket(&ledger_socket(args))?, reports, stopped.clone()));
     let overseen = tokio::spawn(admin_server::serve(overseers, routes, stopped));
     if !args.no_node {
         machine::register(client.clone(), args.zone.as_deref()).await?;
@@ -208,7 +225,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         controllers.stop().await?;
     }
     stop.send_replace(true);
-    for task in tasks.into_iter().chain([overseen]) {
+    for task in tasks.into_iter().chain([overseen, counting]) {
         task.await.context("a server task panicked")?;
     }
     let told = losses.await.context("the report of the audit log panicked")?;
@@ -299,10 +316,16 @@ fn has_net_admin(status: &str) -> bool {
     effective.is_some_and(|effective| effective & NET_ADMIN != 0)
 }
 
+/// Where nodes of this machine report their traffic. A path that other processes can open.
+fn ledger_socket(args: &cli::Up) -> PathBuf {
+    let folder = fs::canonicalize(&args.data_dir).unwrap_or_else(|_| args.data_dir.clone());
+    folder.join("ledger.sock")
+}
+
 /// The controllers, in this process.
 struct Controllers {
     stop: watch::Sender<bool>,
-    tasks: [JoinHandle<()>; 3],
+    tasks: [JoinHandle<()>; 4],
     elector: LeaderElector,
     /// Why the EndpointSlice controller exited.
     ended: watch::Receiver<Option<String>>,
@@ -312,11 +335,11 @@ impl Controllers {
     fn start(
         client: Client,
         args: &cli::Up,
-        config: ControllerConfig,
-        status_address: SocketAddr,
+        (config, status_address): (ControllerConfig, SocketAddr),
         clock: &Clock,
         mut random: Random,
         registry: &mut Registry,
+        ledger: &SharedLedger,
     ) -> Self {
         let (stop, stopped) = watch::channel(false);
         // `zoneward controller` may run against this API as well: one of them leads.
@@ -328,10 +351,15 @@ impl Controllers {
             timing: ElectionTiming::default(),
             clock: clock.clone(),
             random: random.split(),
+            ledger_address: {
+                let address = format!("unix:{}", ledger_socket(args).display());
+                LedgerAddressSource::new(move || address.clone())
+            },
         };
         let name = election.name.clone();
         let elector = LeaderElector::start(client.clone(), Some(election));
         elector.register_metrics(&name, registry);
+        let counting = ledger.clone().follow(elector.leading(), stopped.clone());
         let ranges = args.service_cluster_ip_range.clone();
         let keeping = addresses::run(client.clone(), ranges, clock.clone(), random.split(), stopped.clone());
         let (leading, accepting) = (elector.leading(), elector.leading());
@@ -359,7 +387,8 @@ impl Controllers {
             }
             why.send_replace(advice);
         };
-        let tasks = [tokio::spawn(keeping), tokio::spawn(slices), tokio::spawn(conditions)];
+        let tasks =
+            [tokio::spawn(keeping), tokio::spawn(slices), tokio::spawn(conditions), tokio::spawn(counting)];
         Self { stop, tasks, elector, ended }
     }
 

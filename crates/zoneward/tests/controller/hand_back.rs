@@ -184,6 +184,7 @@ async fn hand_back_is_refused_while_another_controller_leads() {
         timing: cluster::leader_election::election::ElectionTiming::default(),
         clock: clock::Clock::system(),
         random: model::random::Random::seeded(1),
+        ledger_address: Default::default(),
     };
     let elector = cluster::leader_election::LeaderElector::start(world.client.clone(), Some(settings));
     elector.leading().wait_for(|leading| *leading).await.unwrap();

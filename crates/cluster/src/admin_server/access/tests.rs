@@ -19,8 +19,11 @@ use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use tower::ServiceExt;
 
-use super::super::{AdminRoutes, HealthChecks, listen, serve};
+use super::super::{AdminPost, AdminRoutes, HealthChecks, listen, serve, serve_unix};
 use super::*;
+use crate::Connection;
+use crate::ledger_client::{self, LedgerClient};
+use plan::ledger::TrafficReport;
 
 /// An embedded API with one account that may read metrics, one that may not, and a count of reviews.
 struct World {
@@ -30,6 +33,8 @@ struct World {
     reviews: Arc<AtomicUsize>,
     manual: ManualTime,
     address: SocketAddr,
+    access: Option<Arc<AdminAccess>>,
+    posts: Arc<Mutex<Vec<AdminPost>>>,
     _stop: watch::Sender<bool>,
 }
 
@@ -68,16 +73,22 @@ impl World {
         // Any address off loopback decides; the test itself listens on loopback.
         let outside = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let access = args.access(outside, Some(client.clone()), &manual.clock()).unwrap();
+        let posts = Arc::new(Mutex::new(Vec::new()));
+        let received = posts.clone();
         let routes = AdminRoutes::default()
             .checks("/healthz", HealthChecks::default().check("ping", || Ok(())))
             .metrics(Registry::default())
             .page("/status", |_| AdminPage::text(StatusCode::OK, "secrets of the status"))
-            .with_access(access);
+            .post("/ledger", move |post| {
+                received.lock().unwrap().push(post.clone());
+                AdminPage::json(StatusCode::OK, &json!({}))
+            })
+            .with_access(access.clone());
         let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), "--bind-address").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(serve(listener, routes, stopped));
-        let world = Self { folder, api, client, reviews, manual, address, _stop: stop };
+        let world = Self { folder, api, client, reviews, manual, address, access, posts, _stop: stop };
         world
             .create(
                 "/api/v1/namespaces",
@@ -95,7 +106,8 @@ impl World {
                 &format!("{rbac}/clusterroles"),
                 json!({
                     "kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": meta,
-                    "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}],
+                    "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]},
+                        {"nonResourceURLs": ["/ledger"], "verbs": ["post"]}],
                 }),
             )
             .await;
@@ -292,4 +304,89 @@ fn self_signed_certificate_is_renewed_at_two_thirds_of_a_year() {
     assert_eq!(serving.current().cert[0], first);
     manual.advance(Duration::from_secs(1));
     assert_ne!(serving.current().cert[0], first);
+}
+
+/// A client that reports with the token of an account to the address of a Lease.
+async fn reporter(world: &World, token: &str, address: &str) -> LedgerClient {
+    let file = world.folder.join(format!("kubeconfig-{}", world.reviews.load(Ordering::SeqCst)));
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+    fs::write(&file, config.to_string()).unwrap();
+    let connection = Connection { kubeconfig: Some(file), ..Connection::default() };
+    let name = format!("leader-{}", &ledger_client::certificate_digest(address.as_bytes())[..8]);
+    let lease = json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
+        "metadata": {"name": name, "annotations": {"zoneward.dev/ledger-address": address}},
+        "spec": {"holderIdentity": "x"}});
+    world.create("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", lease).await;
+    LedgerClient::new(world.client.clone(), connection, ("kube-system".to_owned(), name))
+}
+
+#[tokio::test]
+async fn reports_need_the_right_and_go_to_the_pinned_certificate_alone() {
+    let world = World::new("reports", AdminAccessArgs::default()).await;
+    let (allowed, tenant) = (world.token("prometheus").await, world.token("tenant").await);
+    let digest = world.access.as_ref().unwrap().certificate_digest();
+    let right = ledger_client::https_address(world.address, &digest);
+    let report = TrafficReport { reporter: "node/n1".to_owned(), ..TrafficReport::default() };
+    let mut client = reporter(&world, &allowed, &right).await;
+    for _ in 0..3 {
+        client.send(&report).await.unwrap();
+    }
+    assert_eq!(world.reviews.load(Ordering::SeqCst), 1, "the decision is cached");
+    let posts = std::mem::take(&mut *world.posts.lock().unwrap());
+    assert_eq!(posts.len(), 3);
+    let user = posts[0].user.clone().unwrap();
+    assert_eq!((user.name.as_str(), user.node), ("system:serviceaccount:monitoring:prometheus", None));
+
+    // Another server at the address, as after an attack on the network: the token is not sent.
+    let reviews = world.reviews.load(Ordering::SeqCst);
+    let wrong = ledger_client::https_address(world.address, &ledger_client::certificate_digest(b"other"));
+    let error = reporter(&world, &allowed, &wrong).await.send(&report).await.unwrap_err();
+    assert!(format!("{error:#}").contains("connecting to"), "{error:#}");
+    assert_eq!(world.reviews.load(Ordering::SeqCst), reviews);
+    assert_eq!(status(&world.tls("/ledger", Some(&tenant)).await), "403");
+    assert!(world.posts.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_unix_socket_takes_reports_and_loopback_without_tokens_does_not() {
+    let folder = std::env::temp_dir().join(format!("zoneward-unix-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("ledger.sock");
+    let _ = fs::remove_file(&path);
+    let routes = AdminRoutes::default().post("/ledger", |post| {
+        assert!(post.user.is_none() && post.peer.is_none());
+        AdminPage::text(StatusCode::OK, "taken")
+    });
+    let (_stop, stopped) = watch::channel(false);
+    let unix = tokio::net::UnixListener::bind(&path).unwrap();
+    let tcp = listen(SocketAddr::from(([127, 0, 0, 1], 0)), "--bind-address").await.unwrap();
+    let address = tcp.local_addr().unwrap();
+    tokio::spawn(serve_unix(unix, routes.clone(), stopped.clone()));
+    tokio::spawn(serve(tcp, routes, stopped));
+    let post = |length: usize| {
+        let body = "x".repeat(length);
+        format!(
+            "POST /ledger HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+    };
+    async fn answer(
+        mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+        text: String,
+    ) -> String {
+        let _ = stream.write_all(text.as_bytes()).await;
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8(answer).unwrap()
+    }
+    let connect = || tokio::net::UnixStream::connect(path.clone());
+    let taken = answer(connect().await.unwrap(), post(10)).await;
+    assert!(taken.ends_with("taken"), "{taken}");
+    let large = answer(connect().await.unwrap(), post(600 << 10)).await;
+    assert!(!large.contains("taken"), "{large}");
+    let refused = answer(TcpStream::connect(address).await.unwrap(), post(10)).await;
+    assert_eq!(status(&refused), "403", "{refused}");
+    fs::remove_dir_all(&folder).unwrap();
 }

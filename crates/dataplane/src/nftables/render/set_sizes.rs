@@ -23,7 +23,7 @@ const MAX_CLIENTS: u32 = 256 << super::affinity::CLIENT_BITS;
 
 /// Pairs of frontend and endpoint whose connections are counted. Only those with traffic take memory: a per-CPU counter
 /// for every endpoint would be a hundred megabytes on a large node.
-const MAX_PAIRS: u32 = 1 << 16;
+pub const MAX_COUNTED_PAIRS: u32 = 1 << 16;
 
 /// The declared sizes above the minimum, and whether IPv6 has a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl SetSizes {
     pub(super) fn spec(&self, family: Family, name: SetName) -> SetSpec {
         let size = match name {
             SetName::Affinity => Some(MAX_CLIENTS),
-            SetName::Connections => Some(MAX_PAIRS),
+            SetName::Connections => Some(MAX_COUNTED_PAIRS),
             name if name.grows() => Some(self.size(family, name)),
             _ => None,
         };

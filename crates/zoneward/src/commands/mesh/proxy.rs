@@ -23,10 +23,13 @@ use crate::cli;
 use crate::edge::GatewayEdgeArgs;
 use cluster::admin_server::access::AdminAccessArgs;
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
+use cluster::ledger_client::{ControllerLease, LedgerClient, controller_lease};
 use cluster::log;
 use cluster::signals::Signals;
+use cluster::traffic_reporter::TrafficReporter;
 use mesh::embedded_proxy::{EmbeddedProxyConfig, TablesHealth, outbound};
 use mesh::object_source::ObjectSource;
+use mesh::proxy_traffic::ProxyTraffic;
 use mesh::{ProxyIdentity, ProxyRole, embedded_proxy};
 
 /// Default of `--bind-address`.
@@ -89,6 +92,10 @@ pub struct ProxyArgs {
     pub bind_address: Option<SocketAddr>,
     #[command(flatten)]
     pub access: AdminAccessArgs,
+    /// Lease of the leading controller, which this proxy reports its traffic to; empty disables reports
+    #[arg(long, value_name = "NAMESPACE/NAME", default_value = "kube-system/zoneward-controller")]
+    #[arg(value_parser = controller_lease)]
+    pub controller_lease: ControllerLease,
     #[command(flatten)]
     pub log: log::LogArgs,
 }
@@ -263,8 +270,12 @@ async fn serve(args: &ProxyArgs) -> Result<()> {
     let proxy = Proxy::new(options, ProxyTables::default());
     let health = Arc::new(TablesHealth::new());
     let (done, finished) = watch::channel(false);
-    let access = args.access.access(listener.local_addr()?, client, &Clock::system())?;
-    let routes = pages(&proxy, &health).with_access(access);
+    let access = args.access.access(listener.local_addr()?, client.clone(), &Clock::system())?;
+    let traffic = ProxyTraffic::new(proxy.clone());
+    let routes = pages(&proxy, &health, &traffic).with_access(access);
+    if let (Some(client), Some(lease)) = (client, args.controller_lease.0.clone()) {
+        tokio::spawn(reporter(args, client, lease, &namespace, traffic).run());
+    }
     let server = tokio::spawn(admin_server::serve(listener, routes, finished));
     let ended = embedded_proxy::run(plan, source, proxy, health, signals.wait()).await;
     done.send_replace(true);
@@ -351,13 +362,38 @@ fn access_log(path: &Path) -> Result<AccessLog> {
     opened.with_context(|| format!("--access-log {}: not writable", path.display()))
 }
 
-fn pages(proxy: &Proxy, health: &Arc<TablesHealth>) -> AdminRoutes {
+/// In a pod, its name is the hostname, and the token says so.
+fn reporter(
+    args: &ProxyArgs,
+    client: Client,
+    lease: (String, String),
+    namespace: &str,
+    traffic: ProxyTraffic,
+) -> TrafficReporter {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let pod = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
+    // Several proxies of one machine have one hostname.
+    let pod = match &args.input.connection.api_socket {
+        Some(_) => format!("{}-{}", host.trim(), std::process::id()),
+        None => pod.unwrap_or_else(|| host.trim().to_owned()),
+    };
+    TrafficReporter {
+        client: LedgerClient::new(client, args.input.connection.clone(), lease),
+        reporter: format!("proxy/{namespace}/{pod}"),
+        source: Box::new(traffic),
+        clock: Clock::system(),
+        random: Random::seeded(os_seed()),
+    }
+}
+
+fn pages(proxy: &Proxy, health: &Arc<TablesHealth>, traffic: &ProxyTraffic) -> AdminRoutes {
     let alive = HealthChecks::default().check("ping", || Ok(()));
     let asked = health.clone();
     let ready = HealthChecks::default().check("tables", move || asked.check());
     let mut registry = admin_server::registry("mesh-proxy");
     health.register_metrics(&mut registry);
     proxy.register_metrics(&mut registry);
+    traffic.register_metrics(&mut registry);
     AdminRoutes::default()
         .checks("/healthz", alive.clone())
         .checks("/livez", alive)

@@ -49,7 +49,8 @@ impl ProxySupervisor {
     /// Parses the flags.
     pub fn new(args: &cli::Up) -> Result<Self> {
         let program = std::env::current_exe().context("path of this program")?;
-        let mut common: Vec<OsString> = vec!["mesh".into(), "proxy".into()];
+        // The traffic of these proxies is not reported: they may read neither Leases nor the socket of the ledger.
+        let mut common: Vec<OsString> = vec!["mesh".into(), "proxy".into(), "--controller-lease=".into()];
         // Shorter than the stop timeout of child processes.
         let log = args.log.logging_format;
         common.extend(["--drain", "5s", "--logging-format", log.as_str()].map(OsString::from));

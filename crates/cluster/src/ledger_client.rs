@@ -1,0 +1,273 @@
+//! Reports of traffic to the leading controller. Its address is an annotation of the leader's Lease, which is read when
+//! no leader is known or the known one fails: a watch of a Lease that is renewed every two seconds would be dearer.
+//!
+//! The controller's certificate may be self-signed; the annotation has its digest, and only the leader writes the Lease.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+use model::annotation;
+use plan::ledger::{TrafficReply, TrafficReport};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error as TlsError, SignatureScheme,
+};
+
+use crate::Connection;
+
+/// The path of reports and sums.
+pub const PATH: &str = "/ledger";
+/// Deadline of a report.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest response: the podCIDRs of 10,000 Nodes.
+const MAX_REPLY_BYTES: usize = 4 << 20;
+
+/// The SHA-256 of a certificate, in hexadecimal.
+pub fn certificate_digest(certificate: &[u8]) -> String {
+    let digest = ::ring::digest::digest(&::ring::digest::SHA256, certificate);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The value of the annotation for a controller at an address.
+pub fn https_address(host: impl fmt::Display, digest: &str) -> String {
+    format!("https://{host}#sha256:{digest}")
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum LedgerAddress {
+    Unix(String),
+    Https { host: String, digest: String },
+}
+
+impl LedgerAddress {
+    fn parse(text: &str) -> Option<Self> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return path.starts_with('/').then(|| Self::Unix(path.to_owned()));
+        }
+        let (host, digest) = text.strip_prefix("https://")?.split_once("#sha256:")?;
+        let is_digest = digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_host = host.parse::<std::net::SocketAddr>().is_ok();
+        (is_digest && is_host).then(|| Self::Https { host: host.to_owned(), digest: digest.to_lowercase() })
+    }
+}
+
+/// There is no controller that takes reports, as beside a kube-controller-manager alone.
+#[derive(Debug)]
+pub struct NoLeader;
+
+impl fmt::Display for NoLeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no Zoneward controller leads")
+    }
+}
+
+impl std::error::Error for NoLeader {}
+
+/// Namespace and name of the leading controller's Lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ControllerLease(pub Option<(String, String)>);
+
+/// Parses the flag.
+pub fn controller_lease(text: &str) -> Result<ControllerLease, String> {
+    if text.is_empty() {
+        return Ok(ControllerLease(None));
+    }
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+            Ok(ControllerLease(Some((namespace.to_owned(), name.to_owned()))))
+        }
+        _ => Err("expected NAMESPACE/NAME".to_owned()),
+    }
+}
+
+/// Sends reports to the leader.
+pub struct LedgerClient {
+    client: Client,
+    connection: Connection,
+    /// Namespace and name of the leader's Lease.
+    lease: (String, String),
+    leader: Option<LedgerAddress>,
+}
+
+impl LedgerClient {
+    pub fn new(client: Client, connection: Connection, lease: (String, String)) -> Self {
+        Self { client, connection, lease, leader: None }
+    }
+
+    /// Sends a report. After an error the next one goes to the leader of then.
+    pub async fn send(&mut self, report: &TrafficReport) -> Result<TrafficReply> {
+        let sent = tokio::time::timeout(TIMEOUT, self.send_now(report)).await;
+        let sent = sent.unwrap_or_else(|_| Err(anyhow!("timed out")));
+        if sent.is_err() {
+            self.leader = None;
+        }
+        sent
+    }
+
+    async fn send_now(&mut self, report: &TrafficReport) -> Result<TrafficReply> {
+        let address = match self.leader.clone() {
+            Some(address) => address,
+            None => self.find_leader().await?,
+        };
+        let body = serde_json::to_vec(report).context("writing the report")?;
+        let request = Request::post(PATH).header(CONTENT_TYPE, "application/json");
+        let reply = match &address {
+            LedgerAddress::Unix(path) => {
+                let stream =
+                    UnixStream::connect(path).await.with_context(|| format!("connecting to {path}"))?;
+                exchange(stream, request.header(HOST, "localhost").body(Full::new(Bytes::from(body)))?)
+                    .await?
+            }
+            LedgerAddress::Https { host, digest } => {
+                let token = crate::bearer_token(&self.connection).await?;
+                let request = request.header(HOST, host).header(AUTHORIZATION, format!("Bearer {token}"));
+                let stream = connect(host, digest).await.with_context(|| format!("connecting to {host}"))?;
+                exchange(stream, request.body(Full::new(Bytes::from(body)))?).await?
+            }
+        };
+        self.leader = Some(address);
+        Ok(reply)
+    }
+
+    async fn find_leader(&self) -> Result<LedgerAddress> {
+        let (namespace, name) = &self.lease;
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
+        let lease =
+            leases.get_opt(name).await.with_context(|| format!("reading Lease {namespace}/{name}"))?;
+        let Some(lease) = lease else { return Err(NoLeader.into()) };
+        let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+        if holder.is_empty() {
+            return Err(NoLeader.into());
+        }
+        let address = lease.metadata.annotations.and_then(|mut all| all.remove(annotation::LEDGER_ADDRESS));
+        let Some(address) = address else {
+            bail!(
+                "the leading controller takes no reports: see --advertise-address of `zoneward controller`"
+            );
+        };
+        LedgerAddress::parse(&address).with_context(|| {
+            let key = annotation::LEDGER_ADDRESS;
+            format!("Lease {namespace}/{name}: annotation {key}: {address:?} is not an address")
+        })
+    }
+}
+
+async fn connect(host: &str, digest: &str) -> Result<TlsStream<TcpStream>> {
+    let provider = Arc::new(ring::default_provider());
+    let verifier = PinnedCertificate { digest: digest.to_owned(), provider: provider.clone() };
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .context("configuring TLS")?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let address: std::net::SocketAddr = host.parse().context("the address of the leader")?;
+    let stream = TcpStream::connect(address).await?;
+    Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::from(address.ip()), stream).await?)
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Full<Bytes>>,
+) -> Result<TrafficReply> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let response = sender.send_request(request).await;
+    let read = async {
+        let (head, body) = response?.into_parts();
+        let body = Limited::new(body, MAX_REPLY_BYTES).collect().await.map_err(|error| anyhow!(error))?;
+        Ok::<_, anyhow::Error>((head.status, body.to_bytes()))
+    };
+    let read = read.await;
+    connection.abort();
+    let (status, body) = read?;
+    if status != StatusCode::OK {
+        let text = String::from_utf8_lossy(&body[..body.len().min(300)]).trim().to_owned();
+        bail!("the controller answered {status}: {text}");
+    }
+    serde_json::from_slice(&body).context("reading the reply")
+}
+
+/// Accepts one certificate, with any signer and any names.
+#[derive(Debug)]
+struct PinnedCertificate {
+    digest: String,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for PinnedCertificate {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        if certificate_digest(certificate) == self.digest {
+            return Ok(ServerCertVerified::assertion());
+        }
+        Err(TlsError::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_annotation_are_parsed_and_others_refused() {
+        let digest = certificate_digest(b"certificate");
+        let text = https_address("[fd00::1]:10270", &digest);
+        let parsed = LedgerAddress::Https { host: "[fd00::1]:10270".to_owned(), digest: digest.clone() };
+        assert_eq!(LedgerAddress::parse(&text), Some(parsed));
+        let socket = LedgerAddress::Unix("/run/x.sock".to_owned());
+        assert_eq!(LedgerAddress::parse("unix:/run/x.sock"), Some(socket));
+        let plain = format!("http://10.0.0.1:80#sha256:{digest}");
+        let name = format!("https://attacker.example:443#sha256:{digest}");
+        for wrong in ["", "unix:x", "https://10.0.0.1:443", "https://10.0.0.1:443#sha256:ab", &plain, &name] {
+            assert_eq!(LedgerAddress::parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Reports of a process' traffic to the leading controller: cumulative sums, so that a lost report loses nothing.
+
+use std::time::Duration;
+
+use clock::Clock;
+use model::random::Random;
+use plan::ledger::{PodZones, ReportSchedule, TrafficGaps, TrafficReport, TrafficRow};
+use plan::work_queue::MonotonicTime;
+use tracing::{debug, info, warn};
+
+use crate::failure;
+use crate::ledger_client::{LedgerClient, NoLeader};
+
+/// Interval between looks at the sums.
+const POLL: Duration = Duration::from_secs(5);
+/// Pause after a failure, and its jitter: all nodes look for a new leader at once.
+const RETRY: Duration = Duration::from_secs(10);
+const RETRY_JITTER_MILLIS: u64 = 10_000;
+
+/// What is reported.
+pub trait TrafficSource: Send {
+    /// The sums since the start of the process.
+    fn read(&mut self) -> (Vec<TrafficRow>, TrafficGaps);
+
+    /// Version of the zones of pods that it has; 0 if none.
+    fn pod_zones_version(&self) -> u64;
+
+    /// Takes the zones of pods from the controller.
+    fn set_pod_zones(&mut self, zones: PodZones);
+
+    /// Counts a report.
+    fn reported(&mut self, is_accepted: bool);
+}
+
+/// Who reports to whom.
+pub struct TrafficReporter {
+    pub client: LedgerClient,
+    /// `node/NAME` or `proxy/NAMESPACE/POD`.
+    pub reporter: String,
+    pub source: Box<dyn TrafficSource>,
+    pub clock: Clock,
+    pub random: Random,
+}
+
+impl TrafficReporter {
+    /// Reports until it is dropped.
+    pub async fn run(mut self) {
+        let start = self.clock.now();
+        let id = format!("{:016x}", self.random.next_u64());
+        let mut schedule = ReportSchedule::default();
+        let (mut sequence, mut is_failing, mut is_first) = (0, false, true);
+        loop {
+            let (rows, gaps) = self.source.read();
+            let bytes = rows.iter().flat_map(|row| &row.zone_pairs).map(|at| at.bytes).sum();
+            let counted = self.clock.since(start);
+            let mut pause = POLL;
+            if schedule.is_due(bytes, MonotonicTime(counted)) {
+                sequence += 1;
+                let report = TrafficReport {
+                    reporter: self.reporter.clone(),
+                    start: id.clone(),
+                    sequence,
+                    counted_seconds: counted.as_secs(),
+                    rows,
+                    gaps,
+                    pod_zones_version: self.source.pod_zones_version(),
+                };
+                let sent = self.client.send(&report).await;
+                self.source.reported(sent.is_ok());
+                match sent {
+                    Ok(reply) => {
+                        if is_failing || is_first {
+                            info!("traffic is reported to the leading controller");
+                        }
+                        (is_failing, is_first) = (false, false);
+                        schedule.sent(bytes, MonotonicTime(counted));
+                        reply.pod_zones.into_iter().for_each(|zones| self.source.set_pod_zones(zones));
+                    }
+                    Err(error) => {
+                        // Beside a kube-controller-manager alone, there is none.
+                        let has_leader = !error.is::<NoLeader>();
+                        let error = failure::text(&error);
+                        if is_failing || !has_leader {
+                            debug!(error, "traffic is not reported; retrying");
+                        } else {
+                            warn!(error, "traffic is not reported; retrying, and nothing is lost meanwhile");
+                        }
+                        is_failing |= has_leader;
+                        // A new leader gets the sums at once: its ledger starts with them.
+                        schedule.restart();
+                        pause = RETRY + Duration::from_millis(self.random.next_u64() % RETRY_JITTER_MILLIS);
+                    }
+                }
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+}

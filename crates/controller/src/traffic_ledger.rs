@@ -1,0 +1,310 @@
+//! The traffic ledger of the leading controller: reports of nodes and proxies in, sums, zones of pods and metrics out.
+//! Only the leader has one, and each leader starts its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use clock::Clock;
+use cluster::admin_server::{AdminPage, AdminPost, AdminRoutes, ReviewedUser};
+use cluster::ledger_client;
+use http::StatusCode;
+use model::Snapshot;
+use plan::ledger::{
+    PodZones, PriceTable, TrafficCost, TrafficLedger, TrafficReply, TrafficReport, TrafficSums,
+};
+use plan::work_queue::MonotonicTime;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::status_board::MeasuredTraffic;
+
+/// What prices are for.
+const GB: u64 = 1_000_000_000;
+/// The window of a page without `?window=`.
+const DEFAULT_WINDOW: Duration = Duration::from_secs(3600);
+/// Interval between reads of the Nodes.
+const NODES_INTERVAL: Duration = Duration::from_secs(10);
+/// Addresses of proxies that are sent to nodes.
+const MAX_PROXIES: usize = 10_000;
+
+/// The ledger, shared by the admin server and the controller's loop.
+#[derive(Clone)]
+pub struct SharedLedger {
+    state: Arc<Mutex<LedgerState>>,
+    clock: Clock,
+    start: Instant,
+    /// Values of `--price`.
+    price_flags: Vec<String>,
+}
+
+#[derive(Default)]
+struct LedgerState {
+    /// While leading.
+    ledger: Option<TrafficLedger>,
+    zones: PodZones,
+    prices: PriceTable,
+    /// Addresses of proxies that report, and when.
+    proxies: BTreeMap<IpAddr, MonotonicTime>,
+    nodes_read: Option<MonotonicTime>,
+    accepted: u64,
+    refused: u64,
+}
+
+/// What `GET /ledger` returns.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LedgerPage {
+    #[serde(flatten)]
+    pub sums: TrafficSums,
+    pub prices: PriceTable,
+    /// `None` if no price is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<TrafficCost>,
+}
+
+impl fmt::Debug for SharedLedger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedLedger")
+    }
+}
+
+impl SharedLedger {
+    /// `price_flags` are the values of `--price`.
+    pub fn new(clock: &Clock, price_flags: &[String]) -> Result<Self, String> {
+        let prices = PriceTable::new(&Snapshot::default(), price_flags)?;
+        let state = LedgerState { prices, ..LedgerState::default() };
+        Ok(Self {
+            state: Arc::new(Mutex::new(state)),
+            clock: clock.clone(),
+            start: clock.now(),
+            price_flags: price_flags.to_vec(),
+        })
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut LedgerState, MonotonicTime) -> T) -> T {
+        let now = MonotonicTime(self.clock.since(self.start));
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner), now)
+    }
+
+    /// Starts a ledger with each lead, and drops it afterwards, until `stop` is true.
+    pub async fn follow(self, mut leading: watch::Receiver<bool>, mut stop: watch::Receiver<bool>) {
+        loop {
+            let leads = *leading.borrow_and_update();
+            self.set_leading(leads);
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
+                changed = leading.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    fn set_leading(&self, leads: bool) {
+        let since = self.clock.timestamp().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        self.with(|state, now| {
+            if leads && state.ledger.is_none() {
+                state.ledger = Some(TrafficLedger::new(since, now));
+            } else if !leads {
+                state.ledger = None;
+                state.proxies.clear();
+            }
+        });
+    }
+
+    /// Reads the zones of pods and the provider from the Nodes, every ten seconds.
+    pub fn read_nodes(&self, snapshot: &Snapshot) {
+        let due =
+            self.with(|state, now| state.nodes_read.is_none_or(|read| read.after(NODES_INTERVAL) <= now));
+        if !due {
+            return;
+        }
+        // The flags were checked at the start.
+        let prices = PriceTable::new(snapshot, &self.price_flags);
+        let proxies = self.with(|state, now| {
+            // A proxy that stopped to report is forgotten after five minutes: its address may be another pod's.
+            state.proxies.retain(|_, heard| heard.after(Duration::from_secs(300)) > now);
+            state.proxies.keys().copied().collect::<BTreeSet<IpAddr>>()
+        });
+        let zones = PodZones::of(snapshot, proxies);
+        self.with(|state, now| {
+            state.nodes_read = Some(now);
+            state.zones = zones;
+            if let Ok(prices) = prices {
+                state.prices = prices;
+            }
+        });
+    }
+
+    /// Adds `/ledger`: GET for sums, POST for reports.
+    pub fn routes(&self, routes: AdminRoutes) -> AdminRoutes {
+        let (reader, writer) = (self.clone(), self.clone());
+        routes
+            .page(ledger_client::PATH, move |head| reader.page(head.uri.query().unwrap_or_default()))
+            .post(ledger_client::PATH, move |post| writer.receive(post))
+    }
+
+    /// Sums of a window; `None` while another controller leads.
+    pub fn read(&self, window: Duration) -> Option<LedgerPage> {
+        self.with(|state, now| {
+            let sums = state.ledger.as_ref()?.sums(window, now);
+            let cost = state.prices.cost(&sums);
+            Some(LedgerPage { sums, prices: state.prices.clone(), cost })
+        })
+    }
+
+    /// Measured traffic and prices for the status report.
+    pub fn measured_traffic(&self) -> MeasuredTraffic {
+        let (sums, prices) = (self.clone(), self.clone());
+        MeasuredTraffic::new(
+            move |window| sums.with(|state, now| Some(state.ledger.as_ref()?.sums(window, now))),
+            move |from, to| prices.with(|state, _| state.prices.usd(from, to, GB)),
+        )
+    }
+
+    fn page(&self, query: &str) -> AdminPage {
+        let asked = query.split('&').find_map(|part| part.strip_prefix("window="));
+        let window = match asked.map(|text| text.parse().map(Duration::from_secs)) {
+            None => DEFAULT_WINDOW,
+            Some(Ok(window)) => window,
+            Some(Err(_)) => {
+                let text = "window: expected seconds, such as /ledger?window=3600\n";
+                return AdminPage::text(StatusCode::BAD_REQUEST, text);
+            }
+        };
+        match self.read(window).map(serde_json::to_value) {
+            Some(Ok(page)) => AdminPage::json(StatusCode::OK, &page),
+            Some(Err(error)) => AdminPage::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+            None => not_leading(),
+        }
+    }
+
+    fn receive(&self, post: &AdminPost) -> AdminPage {
+        let report: TrafficReport = match serde_json::from_slice(&post.body) {
+            Ok(report) => report,
+            Err(error) => {
+                self.with(|state, _| state.refused += 1);
+                return AdminPage::text(StatusCode::BAD_REQUEST, format!("malformed report: {error}\n"));
+            }
+        };
+        if let Some(user) = &post.user
+            && let Err(why) = check_reporter(&report.reporter, user)
+        {
+            self.with(|state, _| state.refused += 1);
+            return AdminPage::text(StatusCode::FORBIDDEN, format!("forbidden: {why}\n"));
+        }
+        self.with(|state, now| {
+            let Some(ledger) = &mut state.ledger else { return not_leading() };
+            if let Err(why) = ledger.record(&report, now) {
+                state.refused += 1;
+                return AdminPage::text(StatusCode::UNPROCESSABLE_ENTITY, format!("not counted: {why}\n"));
+            }
+            state.accepted += 1;
+            if let Some(address) = post.peer.filter(|_| report.reporter.starts_with("proxy/"))
+                && state.proxies.len() < MAX_PROXIES
+            {
+                state.proxies.insert(address.to_canonical(), now);
+            }
+            let has_zones = report.reporter.starts_with("node/") && state.zones.version != 0;
+            let is_newer = has_zones && state.zones.version != report.pod_zones_version;
+            let reply = TrafficReply { pod_zones: is_newer.then(|| state.zones.clone()) };
+            let body = serde_json::to_value(reply).unwrap_or_default();
+            AdminPage::json(StatusCode::OK, &body)
+        })
+    }
+
+    /// Registers the sums by pair of zones.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register_collector(Box::new(LedgerCollector(self.clone())));
+    }
+}
+
+fn not_leading() -> AdminPage {
+    AdminPage::text(StatusCode::MISDIRECTED_REQUEST, "another controller leads: its Lease has its address\n")
+}
+
+/// A node reports for itself: the token of a pod names its node, and that of a kubelet is the node's own. A proxy reports
+/// for its pod.
+fn check_reporter(reporter: &str, user: &ReviewedUser) -> Result<(), String> {
+    let ReviewedUser { name, node, pod } = user;
+    if let Some(reported) = reporter.strip_prefix("node/") {
+        let node = node.as_deref().or_else(|| name.strip_prefix("system:node:"));
+        return match node {
+            Some(node) if node == reported => Ok(()),
+            Some(node) => Err(format!("the token is of node {node:?}, and the report of {reported:?}")),
+            None => {
+                Err(format!("the token of User {name:?} names no node; use the one that the kubelet mounts"))
+            }
+        };
+    }
+    let Some((namespace, reported)) = reporter.strip_prefix("proxy/").and_then(|name| name.split_once('/'))
+    else {
+        return Err(format!("reporter {reporter:?}: expected node/NAME or proxy/NAMESPACE/POD"));
+    };
+    let account = name.strip_prefix("system:serviceaccount:").and_then(|name| name.split(':').next());
+    match (account, pod) {
+        (Some(of), Some(pod)) if of == namespace && pod == reported => Ok(()),
+        _ => Err(format!("the token of User {name:?} is not of pod {namespace}/{reported}")),
+    }
+}
+
+/// Reads the ledger at each scrape.
+struct LedgerCollector(SharedLedger);
+
+impl fmt::Debug for LedgerCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LedgerCollector")
+    }
+}
+
+impl Collector for LedgerCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (totals, sums, accepted, refused) = self.0.with(|state, now| {
+            let ledger = state.ledger.as_ref();
+            let totals: Vec<_> = ledger.into_iter().flat_map(TrafficLedger::totals).collect();
+            let sums = ledger.map(|ledger| ledger.sums(Duration::ZERO, now)).unwrap_or_default();
+            (totals, sums, state.accepted, state.refused)
+        });
+        let mut reports = encoder.encode_descriptor(
+            "zoneward_ledger_reports",
+            "Reports of traffic received, by result",
+            None,
+            MetricType::Counter,
+        )?;
+        for (result, count) in [("accepted", accepted), ("refused", refused)] {
+            ConstCounter::new(count).encode(reports.encode_family(&[("result", result)])?)?;
+        }
+        let silent = sums.silent.len();
+        for (name, help, value) in [
+            ("zoneward_ledger_reporters", "Nodes and proxies that report traffic", sums.reporters),
+            ("zoneward_ledger_silent_reporters", "Those of them without a report for 90 s", silent),
+        ] {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+        }
+        for (name, help, is_bytes) in [
+            ("zoneward_ledger_connections", "Connections of all nodes and proxies by zones", false),
+            ("zoneward_ledger_bytes", "Bytes of all nodes and proxies by zones", true),
+        ] {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (through_service, at) in &totals {
+                let through = if *through_service { "service" } else { "none" };
+                let labels = [("from_zone", &*at.from_zone), ("to_zone", &*at.to_zone), ("through", through)];
+                let value = if is_bytes { at.bytes } else { at.connections };
+                ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

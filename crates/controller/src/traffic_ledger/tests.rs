@@ -1,0 +1,121 @@
+//! Who may report what, and what the leader answers.
+
+use bytes::Bytes;
+use clock::ManualTime;
+use plan::ledger::{TrafficOwner, TrafficRow, ZonePairTraffic};
+use serde_json::{Value, json};
+use std::time::SystemTime;
+
+use super::*;
+
+fn ledger(price: &[&str]) -> (SharedLedger, ManualTime) {
+    let time = ManualTime::starting_at(SystemTime::UNIX_EPOCH);
+    let prices: Vec<String> = price.iter().map(|price| (*price).to_owned()).collect();
+    let ledger = SharedLedger::new(&time.clock(), &prices).unwrap();
+    ledger.set_leading(true);
+    (ledger, time)
+}
+
+fn user(name: &str, node: Option<&str>, pod: Option<&str>) -> ReviewedUser {
+    ReviewedUser { name: name.to_owned(), node: node.map(str::to_owned), pod: pod.map(str::to_owned) }
+}
+
+fn report(reporter: &str, sequence: u64, bytes: u64) -> TrafficReport {
+    let pair =
+        ZonePairTraffic { from_zone: "a".to_owned(), to_zone: "b".to_owned(), connections: sequence, bytes };
+    TrafficReport {
+        reporter: reporter.to_owned(),
+        start: "s".to_owned(),
+        sequence,
+        rows: vec![TrafficRow { owner: TrafficOwner::NotThroughService, zone_pairs: vec![pair] }],
+        ..TrafficReport::default()
+    }
+}
+
+fn post(user: Option<ReviewedUser>, report: &TrafficReport) -> AdminPost {
+    AdminPost { user, peer: None, body: Bytes::from(serde_json::to_vec(report).unwrap()) }
+}
+
+#[test]
+fn a_token_reports_for_its_own_node_or_pod_alone() {
+    let account = "system:serviceaccount:kube-system:zoneward-node";
+    let node = user(account, Some("n1"), Some("zoneward-node-x"));
+    assert_eq!(check_reporter("node/n1", &node), Ok(()));
+    assert!(check_reporter("node/n2", &node).unwrap_err().contains("node \"n1\""));
+    assert!(check_reporter("node/n1", &user(account, None, None)).unwrap_err().contains("names no node"));
+    assert_eq!(check_reporter("node/n1", &user("system:node:n1", None, None)), Ok(()));
+    assert!(check_reporter("node/n2", &user("system:node:n1", None, None)).is_err());
+    let proxy = user("system:serviceaccount:shop:edge", Some("n1"), Some("edge-1"));
+    assert_eq!(check_reporter("proxy/shop/edge-1", &proxy), Ok(()));
+    for other in ["proxy/shop/edge-2", "proxy/bank/edge-1", "proxy/edge-1", "x", ""] {
+        assert!(check_reporter(other, &proxy).is_err(), "{other}");
+    }
+    assert!(check_reporter("proxy/shop/edge-1", &user("admin", None, None)).is_err());
+}
+
+#[test]
+fn reports_are_summed_and_priced_and_others_are_refused_with_the_reason() {
+    let (ledger, time) = ledger(&["0.02"]);
+    let node = || Some(user("system:node:n1", None, None));
+    for (sequence, bytes) in [(1, 1_000_000_000), (2, 3_000_000_000)] {
+        time.advance(Duration::from_secs(30));
+        assert_eq!(ledger.receive(&post(node(), &report("node/n1", sequence, bytes))).status, StatusCode::OK);
+    }
+    let forged = ledger.receive(&post(node(), &report("node/n2", 1, 1)));
+    assert_eq!(forged.status, StatusCode::FORBIDDEN);
+    let malformed = AdminPost { user: node(), peer: None, body: Bytes::from_static(b"{}") };
+    assert_eq!(ledger.receive(&malformed).status, StatusCode::BAD_REQUEST);
+    let page: Value = serde_json::from_str(&ledger.page("window=3600").body).unwrap();
+    assert_eq!(page["rows"][0]["zonePairs"][0]["bytes"], json!(3_000_000_000_u64));
+    assert_eq!(page["since"], "1970-01-01T00:00:00Z");
+    assert!((page["cost"]["usd"].as_f64().unwrap() - 0.06).abs() < 1e-9, "{page}");
+    assert_eq!(ledger.page("window=x").status, StatusCode::BAD_REQUEST);
+    let mut registry = Registry::default();
+    ledger.register(&mut registry);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let sum = "zoneward_ledger_bytes_total{from_zone=\"a\",to_zone=\"b\",through=\"none\"} 3000000000";
+    assert!(
+        text.contains(sum) && text.contains("zoneward_ledger_reports_total{result=\"refused\"} 2"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_standby_sends_reporters_to_the_leader_and_a_new_lead_starts_anew() {
+    let (ledger, _) = ledger(&[]);
+    ledger.receive(&post(None, &report("node/n1", 1, 10)));
+    ledger.set_leading(false);
+    let refused = ledger.receive(&post(None, &report("node/n1", 2, 20)));
+    assert_eq!(refused.status, StatusCode::MISDIRECTED_REQUEST);
+    assert_eq!(ledger.page("").status, StatusCode::MISDIRECTED_REQUEST);
+    ledger.set_leading(true);
+    assert!(ledger.read(DEFAULT_WINDOW).unwrap().sums.rows.is_empty());
+}
+
+#[test]
+fn zones_of_pods_are_sent_until_the_reporter_has_them() {
+    let (ledger, time) = ledger(&[]);
+    let mut snapshot = Snapshot::default();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
+        "spec": {"podCIDRs": ["10.1.0.0/24"], "podCIDR": "10.1.0.0/24", "providerID": "aws:///a/i-1"}});
+    snapshot.apply(model::parse::object(&node, &mut model::Interner::default()).0.unwrap());
+    ledger.read_nodes(&snapshot);
+    let reply = |ledger: &SharedLedger, sequence, version| {
+        let report = TrafficReport { pod_zones_version: version, ..report("node/n1", sequence, 1) };
+        let post = AdminPost { peer: Some([10, 1, 0, 8].into()), ..post(None, &report) };
+        serde_json::from_str::<TrafficReply>(&ledger.receive(&post).body).unwrap().pod_zones
+    };
+    let zones = reply(&ledger, 1, 0).unwrap();
+    assert_eq!(reply(&ledger, 2, zones.version), None);
+    assert_eq!(ledger.read(DEFAULT_WINDOW).unwrap().prices.source.as_deref(), Some("aws"));
+    // The proxy counts its own traffic: nodes learn its address.
+    let proxy = report("proxy/shop/edge", 1, 1);
+    let posted = AdminPost { peer: Some([10, 1, 0, 9].into()), ..post(None, &proxy) };
+    assert_eq!(ledger.receive(&posted).body, "{}");
+    time.advance(Duration::from_secs(11));
+    ledger.read_nodes(&snapshot);
+    let newer = reply(&ledger, 3, zones.version).unwrap();
+    assert_eq!(newer.proxies, BTreeSet::from([[10, 1, 0, 9].into()]));
+    assert!(SharedLedger::new(&time.clock(), &["much".to_owned()]).is_err());
+}
