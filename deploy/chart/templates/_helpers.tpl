@@ -119,6 +119,26 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
+{{/* Rights of nodes and proxies to report their traffic. */}}
+{{- define "zoneward.ledgerRules" -}}
+{{- if and .Values.controller.enabled (not .Values.metrics.plainHTTP) }}
+# Where the leading controller is, and reports of traffic to it.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [zoneward-controller]
+  verbs: [get]
+- nonResourceURLs: [/ledger]
+  verbs: [post]
+{{- end }}
+{{- end }}
+
+{{/* Lease of the leading controller, as a flag of those who report traffic; empty if there is none. */}}
+{{- define "zoneward.controllerLease" -}}
+{{- if and .Values.controller.enabled (not .Values.metrics.plainHTTP) -}}
+{{ .Release.Namespace }}/zoneward-controller
+{{- end -}}
+{{- end }}
+
 {{/* Ingress rule of the metrics port. */}}
 {{- define "zoneward.metricsIngress" -}}
 - ports:
