@@ -188,6 +188,139 @@ fn a_zone_without_pods_is_served_by_the_others_until_it_has_some_again() {
     assert!(demo.refusal(&["scale", "web", "--zone", "zone-x", "--replicas", "1"]).contains("zone-a"));
 }
 
+/// A server in a pod that sends this many bytes to each client, and stops with the returned value.
+struct Sender(Child);
+
+impl Sender {
+    fn start(demo: &Kept, pod: &str, port: u16, bytes: usize) -> Self {
+        let program = format!(
+            "import socket\ns = socket.create_server(('', {port}), backlog=16)\nprint('up', flush=True)\n\
+             while True:\n c, _ = s.accept()\n c.recv(1)\n c.sendall(bytes({bytes}))\n c.close()\n"
+        );
+        let mut child = Command::new(ZONEWARD)
+            .args(["demo", "exec", "--data-dir"])
+            .arg(&demo.folder)
+            .args([pod, "--", "python3", "-c", &program])
+            .env("PATH", toolbox::search_path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("it was asked for")).read_line(&mut line).expect("a line");
+        assert_eq!(line, "up\n");
+        Self(child)
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Reads everything that a server sends, and returns how much it was; `None` if there is no connection.
+fn receive(demo: &Kept, ip: &str, port: u16) -> Option<usize> {
+    let program = format!(
+        "import socket\nc = socket.create_connection(('{ip}', {port}), 5)\nc.sendall(b'?')\nn = 0\n\
+         while True:\n d = c.recv(1 << 20)\n n += len(d)\n if not d: break\nprint(n)\n"
+    );
+    let output = demo.run(&["exec", "client-a1", "--", "python3", "-c", &program]);
+    String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+}
+
+/// Connections and bytes from zone-a to zone-b of a row of the ledger.
+fn in_ledger(demo: &Kept, is_row: impl Fn(&Value) -> bool) -> (u64, u64) {
+    use std::io::{Read, Write};
+    let socket = demo.folder.join("data/ledger.sock");
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("the ledger listens");
+    let request = "GET /ledger?window=3600 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).expect("a request");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("a response");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a body");
+    assert!(head.starts_with("HTTP/1.1 200"), "{text}");
+    let page: Value = serde_json::from_str(body).expect("JSON");
+    let rows = page["rows"].as_array().expect("rows").iter().filter(|row| is_row(row));
+    let pairs = rows.flat_map(|row| row["zonePairs"].as_array().expect("pairs"));
+    let across = pairs.filter(|pair| pair["fromZone"] == "zone-a" && pair["toZone"] == "zone-b");
+    across.fold((0, 0), |(connections, bytes), pair| {
+        let number = |field: &str| pair[field].as_u64().expect("a number");
+        (connections + number("connections"), bytes + number("bytes"))
+    })
+}
+
+/// Waits for the ledger, for five minutes at most.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..600 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(500));
+    }
+    panic!("not within five minutes: {what}");
+}
+
+#[test]
+fn a_known_transfer_is_in_the_ledger_within_two_percent() {
+    let demo = Kept::start("ledger");
+    let pods = demo.text(&["exec", "client-a1", "--", "kubectl", "get", "pods", "-o", "json"]);
+    let pods: Value = serde_json::from_str(&pods).expect("JSON");
+    let pod = pods["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|pod| pod["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("web-b")));
+    let pod = pod.expect("a pod in zone-b");
+    let (name, ip) = (pod["metadata"]["name"].as_str().unwrap(), pod["status"]["podIP"].as_str().unwrap());
+    let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "known"},
+            "spec": {"ports": [{"name": "p", "port": 90, "targetPort": 9090}]}},
+        {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": "known", "labels": {"kubernetes.io/service-name": "known"}},
+            "addressType": "IPv4", "ports": [{"name": "p", "port": 9090, "protocol": "TCP"}],
+            "endpoints": [{"addresses": [ip], "conditions": {"ready": true},
+                "nodeName": pod["spec"]["nodeName"], "zone": "zone-b"}]}]});
+    let apply = format!("kubectl apply -f - <<'END'\n{objects}\nEND");
+    demo.text(&["exec", "client-a1", "--", "sh", "-c", &apply]);
+    let size = 60_000_000;
+    let _sender = Sender::start(&demo, name, 9090, size);
+    let is_known = |row: &Value| row["name"] == "known";
+    let is_direct = |row: &Value| row["kind"] == "NotThroughService";
+
+    // Direct connections are counted once the node knows the zones of pods.
+    let _small = Sender::start(&demo, name, 9091, 10);
+    until("a direct connection is in the ledger", || {
+        receive(&demo, ip, 9091);
+        in_ledger(&demo, is_direct).0 > 0
+    });
+    let cluster_ip = demo.cluster_ip("known");
+    until("the Service answers", || receive(&demo, &cluster_ip, 90) == Some(size));
+    let before = in_ledger(&demo, is_direct).1;
+    for _ in 0..2 {
+        assert_eq!(receive(&demo, ip, 9090), Some(size));
+    }
+    assert_eq!(receive(&demo, &cluster_ip, 90), Some(size));
+    let (through, direct) = (2 * size as u64, 2 * size as u64);
+    until("the transfers are in the ledger", || {
+        in_ledger(&demo, is_known).1 >= through && in_ledger(&demo, is_direct).1 >= before + direct
+    });
+    // Their entries leave the kernel's table: what was counted while they were open is not counted again.
+    demo.text(&["exec", "node-a1", "--", "conntrack", "-F"]);
+    assert_eq!(receive(&demo, &cluster_ip, 90), Some(size));
+    until("one more connection is in the ledger", || {
+        let (connections, bytes) = in_ledger(&demo, is_known);
+        connections >= 3 && bytes >= 3 * size as u64
+    });
+    let near = |found: u64, expected: u64| (found as f64 / expected as f64 - 1.0).abs() <= 0.02;
+    let (connections, bytes) = in_ledger(&demo, is_known);
+    assert!(connections == 3 && near(bytes, 3 * size as u64), "{connections} connections, {bytes} bytes");
+    let bytes = in_ledger(&demo, is_direct).1 - before;
+    assert!(near(bytes, direct), "{bytes} bytes from pod to pod, expected {direct}");
+    let said = |name: &str| std::fs::read_to_string(demo.folder.join("logs").join(name)).unwrap_or_default();
+    assert!(!said("node-a1.log").contains("not reported"), "{}", said("node-a1.log"));
+}
+
 /// The program under another name, as a new version would be.
 fn other_program(demo: &Kept, name: &str) -> PathBuf {
     let path = demo.folder.join(name);
