@@ -216,6 +216,9 @@ impl TrafficLedger {
 
     fn counts(&mut self, rows: &[TrafficRow]) -> Vec<(CellKey, Counts)> {
         let mut counts: BTreeMap<CellKey, Counts> = BTreeMap::new();
+        if self.ids.len() + rows.len() > MAX_OWNERS {
+            self.forget_unused_owners();
+        }
         for row in rows {
             let owner = self.owner_id(&row.owner);
             for at in &row.zone_pairs {
@@ -241,9 +244,6 @@ impl TrafficLedger {
     fn owner_id(&mut self, owner: &TrafficOwner) -> OwnerId {
         if let Some(id) = self.ids.get(owner) {
             return *id;
-        }
-        if self.ids.len() >= MAX_OWNERS {
-            self.forget_unused_owners();
         }
         if self.ids.len() >= MAX_OWNERS {
             return OTHER;
