@@ -121,7 +121,7 @@ readinessProbe:
 
 {{/* Rights of nodes and proxies to report their traffic. */}}
 {{- define "zoneward.ledgerRules" -}}
-{{- if and .Values.controller.enabled (not .Values.metrics.plainHTTP) }}
+{{- if not .Values.metrics.plainHTTP }}
 # Where the leading controller is, and reports of traffic to it.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
@@ -134,7 +134,7 @@ readinessProbe:
 
 {{/* Lease of the leading controller, as a flag of those who report traffic; empty if there is none. */}}
 {{- define "zoneward.controllerLease" -}}
-{{- if and .Values.controller.enabled (not .Values.metrics.plainHTTP) -}}
+{{- if not .Values.metrics.plainHTTP -}}
 {{ .Release.Namespace }}/zoneward-controller
 {{- end -}}
 {{- end }}
