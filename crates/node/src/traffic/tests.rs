@@ -133,7 +133,7 @@ fn an_endpoint_that_has_gone_keeps_its_zone_for_a_minute() {
     let (slice, now) = (without_third(&world), world.time.clock().now());
     let (service, old) = (slice.service().unwrap(), world.snapshot.slice(&slice.key).unwrap().clone());
     world.traffic.slice_changes(&service, &old, Some(&slice), now);
-    world.snapshot.apply(Object::Slice(slice));
+    world.snapshot.apply(Object::Slice(Box::new(slice)));
     for (seconds, known, unknown) in [(59, 10, None), (2, 10, Some(10))] {
         world.time.advance(Duration::from_secs(seconds));
         world.heard.lock().unwrap().bytes = Sums::from([(pair("10.96.0.7:80", "10.1.0.3:8080"), 10)]);
