@@ -110,7 +110,7 @@ fn a_day_is_kept_and_totals_never_shrink() {
 #[test]
 fn services_beyond_the_bound_share_a_row_and_a_busy_one_gets_its_own_within_an_hour() {
     let mut ledger = ledger();
-    let mut send = |ledger: &mut TrafficLedger, sequence: u64, now: u64, busy: u64| {
+    let send = |ledger: &mut TrafficLedger, sequence: u64, now: u64, busy: u64| {
         for node in 0..2_u64 {
             let rows = (0..300_u64).map(|i| {
                 let bytes = if i == 299 { busy } else { 1_000 - i } * sequence;
