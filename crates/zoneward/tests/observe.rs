@@ -93,6 +93,9 @@ fn connections_of_a_node_are_shown_with_zones_and_reason() {
         assert_eq!(connection["mode"], "same-zone", "{text}");
         assert!(connection["reason"].as_str().unwrap().contains("hint for zone zone-c"), "{text}");
     }
+    let scale = ["demo", "scale", "--data-dir", &folder, "web", "--zone", "zone-c", "--replicas", "8"];
+    let scaled = demo.command(&scale).output().unwrap();
+    assert!(scaled.status.success(), "{}", String::from_utf8_lossy(&scaled.stderr));
     // Leases are renewed every 10 s: six real nodes, and how long changes took to reach their kernels.
     let start = Instant::now();
     loop {
