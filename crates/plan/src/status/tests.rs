@@ -1,3 +1,5 @@
+//! The report on small clusters whose figures can be said in advance.
+
 use model::{Interner, Object, Snapshot, parse};
 use serde_json::{Value, json};
 
