@@ -464,6 +464,32 @@ async fn unfinished_bodies_are_bounded_in_bytes() {
     attacked.wait("bodies are given back", |stats| stats.body_bytes == 0).await;
 }
 
+/// All places are taken, by clients of which none has more than another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_admin_has_places_of_its_own() {
+    let limits = ApiLimits { connections: 8, watches: 2, ..ApiLimits::default() };
+    let attacked = attacked(limits).await;
+    let mut admin = attacked.connect(3).await;
+    let get = request(&attacked.admin, "GET", "/version", &Value::Null);
+    assert_eq!(answer(&mut admin, &get).await.unwrap().code, 200);
+    let path = format!("{CONFIG_MAPS}?watch=true");
+    let mut held = Vec::new();
+    for token in [&attacked.loud, &attacked.quiet] {
+        let mut stream = attacked.connect(3).await;
+        assert_eq!(answer(&mut stream, &request(token, "GET", &path, &Value::Null)).await.unwrap().code, 200);
+        held.push(stream);
+    }
+    assert_eq!(attacked.code(3, &attacked.reader, &path).await, 429, "as many users as watches");
+    assert_eq!(attacked.code(3, &attacked.admin, &path).await, 200);
+    // One silent connection of each source: the oldest idle one would be the admin's.
+    let mut silent = Vec::new();
+    for source in 20..52 {
+        silent.push(attacked.silent(source).await);
+    }
+    attacked.wait("connections are evicted", |stats| stats.evicted_connections >= 20).await;
+    assert!(!closes(&mut admin, Duration::from_millis(50)).await);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_one_user_is_refused_and_others_are_not() {
     let limits = ApiLimits {
