@@ -150,6 +150,44 @@ mod tests {
         }
     }
 
+    /// A certificate with these names: URIs, or names of hosts.
+    fn certificate(names: &[&str]) -> CertificateDer<'static> {
+        let san = |name: &&str| match name.contains(':') {
+            true => rcgen::SanType::URI((*name).try_into().unwrap()),
+            false => rcgen::SanType::DnsName((*name).try_into().unwrap()),
+        };
+        let mut params = rcgen::CertificateParams::default();
+        params.subject_alt_names = names.iter().map(san).collect();
+        params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().der().clone()
+    }
+
+    #[test]
+    fn envoy_may_be_what_its_certificate_says_and_never_the_server() {
+        let identity = |namespace: &str, name: &str| EnvoyIdentity {
+            namespace: namespace.to_owned(),
+            role: crate::identity::EnvoyRole::Gateway {
+                name: name.to_owned(),
+                bind: std::net::Ipv4Addr::LOCALHOST.into(),
+                port_overrides: std::collections::BTreeMap::new(),
+            },
+            node: String::new(),
+            zone: None,
+        };
+        let own = ["xds.example".to_owned()];
+        let edge = certificate(&["spiffe://a/ns/shop/gateway/edge", "other.example"]);
+        let peer = XdsPeer::certified(&edge, &own).unwrap();
+        peer.check(&identity("shop", "edge")).unwrap();
+        for (namespace, name) in [("shop", "other"), ("bank", "edge"), ("shop", "edge/gateway/edge")] {
+            let refused = peer.check(&identity(namespace, name)).unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{namespace}/{name}");
+        }
+        let without = XdsPeer::certified(&certificate(&["other.example"]), &own).unwrap();
+        without.check(&identity("shop", "edge")).unwrap_err();
+        let server = certificate(&["spiffe://a/ns/shop/gateway/edge", "XDS.example"]);
+        let refused = XdsPeer::certified(&server, &own).unwrap_err();
+        assert_eq!(refused, PeerError::ServerName("XDS.example".to_owned()));
+    }
+
     #[test]
     fn peer_with_the_most_streams_gives_one_up_and_equal_peers_keep_theirs() {
         let slots = StreamSlots::new(4);
