@@ -270,11 +270,13 @@ async fn unread_responses_are_bounded_and_others_are_served() {
         stream.send(&first_request()).await;
         hostile.push((client, stream));
     }
-    let capacity = 32 * MIB as u64;
-    world.until("the pool is full", |world| world.memory.used() >= capacity).await;
-    // One response too many for each thread that builds one at the same time.
-    assert!(world.memory.used() <= capacity + 2 * 9 * MIB as u64, "{}", world.memory.used());
+    let sent =
+        |world: &World| world.streams.counters().get(&ResourceType::Cluster).map_or(0, |c| c.responses);
+    world.until("each has its turn", |world| sent(world) == 7).await;
     let mut envoy = world.envoy().await;
+    // One response too many for each thread that builds one at the same time.
+    let (capacity, response) = (32 * MIB as u64, 9 * MIB as u64);
+    assert!(world.memory.used() <= capacity + 2 * response, "{}", world.memory.used());
     envoy.is_served(&world, 2).await;
 }
 
