@@ -94,7 +94,8 @@ impl StreamMemory {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut MemoryUsage)) {
+    /// Returns whether the stream holds more than before.
+    fn change(&self, change: impl FnOnce(&mut MemoryUsage)) -> bool {
         let mut usage = self.usage();
         let before = usage.units();
         change(&mut usage);
@@ -105,11 +106,14 @@ impl StreamMemory {
         if after < before {
             self.pool.freed.notify_waiters();
         }
+        after > before
     }
 
     /// Changes what the client sent. If that is too much, the peer that holds most loses a connection.
     fn change_received(&self, change: impl FnOnce(&mut MemoryUsage)) {
-        self.change(change);
+        if !self.change(change) {
+            return;
+        }
         let mut shares = self.pool.shares();
         while shares.used() > self.pool.capacity
             && let Some(close) = shares.evict_one()
