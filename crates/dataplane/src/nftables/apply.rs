@@ -9,12 +9,14 @@ mod connection_counts;
 mod dump;
 mod kernel_version;
 mod refused_services;
+mod support;
 
 pub use affinity_entries::{DeleteAffinityError, delete_affinity_entries};
 pub use connection_counts::{ConnectionCount, connection_counts};
 pub use dump::{LiveDiff, RulesetReadError, read, read_and_compare};
 pub use kernel_version::{UnsupportedKernel, check_kernel};
 pub use refused_services::{RefusedGroup, apply_up_to_refusal, is_content_refused};
+pub use support::check_support;
 
 use std::borrow::Cow;
 use std::fmt;

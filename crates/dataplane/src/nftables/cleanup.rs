@@ -35,7 +35,7 @@ fn is_in_scope(table: &TableId, scope: CleanupScope) -> bool {
     matches!(table.family, NftFamily::Ip | NftFamily::Ip6) && (ours || kube_proxys)
 }
 
-fn list_tables(kernel: &mut dyn Kernel) -> Result<Vec<TableId>, NetlinkError> {
+pub(super) fn list_tables(kernel: &mut dyn Kernel) -> Result<Vec<TableId>, NetlinkError> {
     let dump = kernel.dump(&DumpRequest::Tables)?;
     let tables = messages(&dump).filter_map(|raw| match message(raw) {
         Ok(NftMessage::Change(NftChange::AddTable { table, .. })) => Some(table),

@@ -73,6 +73,15 @@ impl Batch {
         batch
     }
 
+    /// A batch of these changes without the end message: the kernel validates it, acknowledges the last change, and
+    /// commits nothing.
+    pub fn dry_run(changes: &[NftChange], first_seq: u32) -> Batch {
+        let mut batch = Batch::open(first_seq);
+        changes.iter().for_each(|change| batch.push(change));
+        batch.request_acknowledgement();
+        batch
+    }
+
     pub fn push(&mut self, change: &NftChange) {
         let index = self.changes;
         self.changes += 1;
@@ -118,12 +127,17 @@ impl Batch {
         if self.closed {
             return;
         }
-        if !self.change_by_message.is_empty() {
-            self.writer.add_flags(self.last_message, abi::NLM_F_ACK);
-        }
+        self.request_acknowledgement();
         let seq = self.next_seq();
         self.writer.message(envelope(abi::BATCH_END, seq), |_| {});
         self.closed = true;
+    }
+
+    /// Requests an acknowledgement of the last change.
+    fn request_acknowledgement(&mut self) {
+        if !self.change_by_message.is_empty() {
+            self.writer.add_flags(self.last_message, abi::NLM_F_ACK);
+        }
     }
 
     pub fn bytes(&self) -> &[u8] {

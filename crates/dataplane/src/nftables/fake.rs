@@ -96,9 +96,9 @@ impl Kernel for FakeKernel {
         let mut transaction =
             transaction::Transaction { ruleset: self.ruleset.clone(), last_handle: self.last_handle };
         let mut last = 0;
-        let mut ended = false;
+        let (mut ended, mut acknowledged) = (false, false);
         for raw in messages(batch) {
-            let seq = raw.header.seq;
+            let (seq, flags) = (raw.header.seq, raw.header.flags);
             let refused = |errno: Errno, text: Option<String>| NetlinkError::Refused { seq, errno, text };
             let message =
                 decode::message(raw).map_err(|error| refused(Errno::EINVAL, Some(error.to_string())))?;
@@ -108,14 +108,19 @@ impl Kernel for FakeKernel {
                 message => {
                     transaction.take(message).map_err(|errno| refused(errno, None))?;
                     last = seq;
+                    acknowledged |= flags & super::abi::NLM_F_ACK != 0;
                 }
             }
         }
-        if !ended {
+        let refused = |errno| NetlinkError::Refused { seq: last, errno, text: None };
+        if !ended && !acknowledged {
             return Err(NetlinkError::Silent);
         }
-        let refused = |errno| NetlinkError::Refused { seq: last, errno, text: None };
         validate::ruleset(&transaction.ruleset).map_err(refused)?;
+        // Without its end message a batch is validated and dropped.
+        if !ended {
+            return Ok(());
+        }
         (self.ruleset, self.last_handle) = (transaction.ruleset, transaction.last_handle);
         self.generation = self.generation.wrapping_add(1);
         Ok(())

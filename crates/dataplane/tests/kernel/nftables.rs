@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use dataplane::nfnetlink::{NetlinkError, NetlinkSocket};
-use dataplane::nftables::apply::{apply, initial_load_groups, load, read};
+use dataplane::nftables::apply::{apply, check_support, initial_load_groups, load, read};
 use dataplane::nftables::encode::Batch;
 use dataplane::nftables::fake::FakeKernel;
 use dataplane::nftables::ir::{Comment, Data, Element, IntervalEncoding, KeyBuilder, NftChange, Ruleset};
@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[super::Test] = &[
         nft_lists_what_was_sent_and_reads_its_listing_again,
     ),
     ("kernel_refuses_what_the_fake_refuses", kernel_refuses_what_the_fake_refuses),
+    ("checking_for_support_changes_nothing", checking_for_support_changes_nothing),
     ("foreign_tables_stay_untouched", foreign_tables_stay_untouched),
     ("large_load_is_split_to_fit_the_buffers", large_load_is_split_to_fit_the_buffers),
     ("longest_batch_is_the_kernels_own_limit", longest_batch_is_the_kernels_own_limit),
@@ -52,6 +53,30 @@ fn assert_same(held: &Ruleset, wanted: &Ruleset) {
         }
     }
     assert!(held == wanted, "there is more than was sent");
+}
+
+/// In an empty kernel and beside tables of the same names; the fake does as the kernel does.
+fn checking_for_support_changes_nothing() {
+    let program = sample::program();
+    let mut kernels: [Box<dyn Kernel>; 2] = [Box::new(open()), Box::new(FakeKernel::new())];
+    for kernel in &mut kernels {
+        let kernel = &mut **kernel;
+        let generation = kernel.generation().unwrap();
+        check_support(kernel, &program).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(kernel.generation().unwrap(), generation);
+        assert!(read_ours(kernel).tables.is_empty());
+        load(kernel, initial_load_groups(&program)).unwrap();
+        let generation = kernel.generation().unwrap();
+        check_support(kernel, &program).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(kernel.generation().unwrap(), generation);
+        assert_same(&read_ours(kernel), &program);
+        // A rule that uses a set which is not there.
+        let mut broken = program.clone();
+        broken.tables.values_mut().for_each(|table| table.sets.clear());
+        let error = check_support(kernel, &broken).unwrap_err();
+        assert!(error.change.is_some(), "{error}");
+        assert_same(&read_ours(kernel), &program);
+    }
 }
 
 fn kernel_holds_what_was_sent() {
