@@ -173,6 +173,17 @@ Examples:
     /// Run and configure the L7 mesh: gateways, sidecars and Envoy
     #[command(subcommand, arg_required_else_help = true)]
     Mesh(crate::commands::mesh::MeshCommand),
+    /// Check that this machine and this cluster have what Zoneward needs
+    ///
+    /// Checks kernel features, kernel variables, other proxies and rules that they left, the CNI plugin, ports, versions
+    /// and the rights of this account in the API. The kernel validates a sample ruleset without applying it; nothing is
+    /// changed. Each check is ok, warn or fail, with a command that fixes it. The exit code is 1 if one fails.
+    #[command(after_help = "\
+Examples:
+  sudo zoneward preflight
+  zoneward preflight --component controller --kubeconfig ~/.kube/config
+  sudo zoneward preflight --component up -o json")]
+    Preflight(crate::commands::preflight::Preflight),
     /// Show the version, the formats that it supports, and the version of the API server
     ///
     /// The API server is asked if a kubeconfig or a flag names one.

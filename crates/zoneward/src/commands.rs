@@ -11,6 +11,7 @@ pub mod mesh;
 mod node;
 pub mod observe;
 mod plan;
+pub mod preflight;
 pub mod simulate;
 pub mod status;
 mod store;
@@ -49,6 +50,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Demo(args) => demo::run(&args),
         Command::Expose(args) => expose::run(&args),
         Command::Mesh(command) => mesh::run(&command),
+        Command::Preflight(args) => preflight::run(&args),
         Command::Version(args) => version::run(&args),
         Command::Completion { shell } => completion::run(shell),
         Command::Complete { words } => complete::run(&words),

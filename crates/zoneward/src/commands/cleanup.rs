@@ -6,8 +6,8 @@
 mod iptables;
 mod ipvs;
 mod nftables;
-mod program;
-mod running;
+pub(super) mod program;
+pub(super) mod running;
 
 use std::path::Path;
 
@@ -65,6 +65,31 @@ impl CleanupReport {
             self.failed.iter().map(|(l, error)| format!("cannot remove {} {}: {error}\n", l.what, l.name));
         removed.chain(failed).collect()
     }
+}
+
+/// What kube-proxy left in the kernel, and why parts could not be read.
+pub(super) fn kube_proxy_leftovers() -> (Vec<String>, Vec<String>) {
+    let mut report = CleanupReport::default();
+    nftables::remove(CleanupScope::AllProxies, true, &mut report);
+    iptables::remove(true, &mut report);
+    ipvs::remove(true, &mut report);
+    nftables::report_rest(&mut report);
+    let is_zonewards = |l: &Leftover| l.name.ends_with("zoneward") || l.name.ends_with("zoneward-mesh");
+    let mut found: Vec<String> = Vec::new();
+    let chains =
+        report.failed.iter().filter(|(l, _)| l.what == "iptables chain" && !l.name.ends_with(": any"));
+    for leftover in report.removed.iter().filter(|l| !is_zonewards(l)).chain(chains.map(|(l, _)| l)) {
+        let text = format!("{} {}", leftover.what, leftover.name);
+        // iptables-nft lists what nf_tables holds, under another name.
+        let chain = leftover.name.rsplit(' ').next().unwrap_or_default();
+        if !found.iter().any(|known| known.ends_with(chain) && leftover.what == "iptables chain") {
+            found.push(text);
+        }
+    }
+    let unread =
+        report.failed.iter().filter(|(l, _)| l.what != "iptables chain" || l.name.ends_with(": any"));
+    let unread = unread.map(|(l, error)| format!("{} {}: {error}", l.what, l.name)).collect();
+    (found, unread)
 }
 
 pub fn run(args: &Cleanup) -> Result<bool> {

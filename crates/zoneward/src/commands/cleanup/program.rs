@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// Runs a program and gives what it printed; `None` if it is not installed.
-pub(super) fn run(program: &str, words: &[&str], input: &str) -> Result<Option<String>> {
+pub(in crate::commands) fn run(program: &str, words: &[&str], input: &str) -> Result<Option<String>> {
     // Where distributions keep them, and where users without root do not look.
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let spawned = Command::new(program)

@@ -1,15 +1,49 @@
 //! Node proxies that run in this network namespace: they would restore their rules.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A running node proxy, and how to stop it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RunningProxy {
+pub(in crate::commands) struct RunningProxy {
     /// `zoneward node` or `kube-proxy`.
     program: &'static str,
     process: u32,
     advice: String,
+}
+
+impl RunningProxy {
+    pub(in crate::commands) fn program(&self) -> &'static str {
+        self.program
+    }
+
+    pub(in crate::commands) fn process(&self) -> u32 {
+        self.process
+    }
+
+    pub(in crate::commands) fn is_zoneward(&self) -> bool {
+        self.program != KUBE_PROXY
+    }
+
+    /// A command that stops it on this node.
+    pub(in crate::commands) fn command(&self) -> String {
+        match self.advice.split('`').rfind(|part| part.starts_with("systemctl") || part.starts_with("kill")) {
+            Some(command) => format!("sudo {command}"),
+            None => "kubectl -n kube-system patch daemonset kube-proxy --type merge -p \
+                     '{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"zoneward.dev/proxy\":\"kube-proxy\"}}}}}'"
+                .to_owned(),
+        }
+    }
+}
+
+/// A process of another program that forwards Services, or may.
+pub(in crate::commands) struct OtherProxy {
+    pub(in crate::commands) program: &'static str,
+    pub(in crate::commands) process: u32,
+    /// Whether its flags say that it forwards Services.
+    pub(in crate::commands) conflicts: bool,
+    pub(in crate::commands) reason: &'static str,
+    pub(in crate::commands) fix: &'static str,
 }
 
 impl std::fmt::Display for RunningProxy {
@@ -22,17 +56,84 @@ impl std::fmt::Display for RunningProxy {
     }
 }
 
-/// The node proxies that `proc` lists in the network namespace of this process. kube-proxy is left out if its rules are.
-pub(super) fn find(proc: &Path, only_zoneward: bool) -> Vec<RunningProxy> {
-    let namespace = |process: &str| fs::read_link(proc.join(process).join("ns/net")).ok();
-    let (Some(own), Ok(entries)) = (namespace("self"), fs::read_dir(proc)) else { return Vec::new() };
+fn namespace(proc: &Path, process: &str) -> Option<PathBuf> {
+    fs::read_link(proc.join(process).join("ns/net")).ok()
+}
+
+/// Whether a process is in the network namespace of this one.
+fn is_here(proc: &Path, process: u32) -> bool {
+    let own = namespace(proc, "self");
+    own.is_some() && namespace(proc, &process.to_string()) == own
+}
+
+/// All other processes, by number.
+fn processes(proc: &Path) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(proc) else { return Vec::new() };
     let mut processes: Vec<u32> =
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     processes.sort_unstable();
-    let others = processes.into_iter().filter(|process| *process != std::process::id());
+    processes.retain(|process| *process != std::process::id());
+    processes
+}
+
+/// Whether a daemon of ours runs in this network namespace.
+pub(in crate::commands) fn zoneward_daemons(proc: &Path) -> bool {
+    let daemons = ["node", "controller", "up", "mesh"];
+    processes(proc).into_iter().any(|process| {
+        let words = words(proc, process);
+        daemons.iter().any(|command| is_zoneward(&words, command)) && is_here(proc, process)
+    })
+}
+
+/// Command lines of our processes on this machine, in any network namespace.
+pub(in crate::commands) fn zoneward_command_lines(proc: &Path) -> Vec<(u32, Vec<String>)> {
+    let all = processes(proc).into_iter().map(|process| (process, words(proc, process)));
+    all.filter(|(_, words)| file_name(words).is_some_and(|name| name.starts_with("zoneward"))).collect()
+}
+
+/// Processes of programs other than kube-proxy that forward Services in this network namespace.
+pub(in crate::commands) fn other_proxies(proc: &Path) -> Vec<OtherProxy> {
+    let found = processes(proc).into_iter().filter_map(|process| {
+        let (program, conflicts, reason, fix) = other_program(&words(proc, process))?;
+        is_here(proc, process).then_some(OtherProxy { program, process, conflicts, reason, fix })
+    });
+    found.collect()
+}
+
+/// The program of a command line, whether it forwards Services, why, and how to end that.
+fn other_program(words: &[String]) -> Option<(&'static str, bool, &'static str, &'static str)> {
+    let has = |flags: &[&str]| words.iter().any(|word| flags.contains(&word.as_str()));
+    match file_name(words)? {
+        "kube-router" if !has(&["--run-service-proxy=false"]) => Some((
+            "kube-router",
+            true,
+            "it forwards Services unless --run-service-proxy=false",
+            "kubectl -n kube-system edit daemonset kube-router",
+        )),
+        "cilium-agent" => {
+            let on = ["--kube-proxy-replacement=true", "--kube-proxy-replacement=strict"];
+            let reason = match has(&on) {
+                true => "it replaces kube-proxy",
+                false => "it forwards Services if its kube-proxy-replacement is true",
+            };
+            let fix = "helm upgrade cilium cilium/cilium -n kube-system --reuse-values --set kubeProxyReplacement=false";
+            Some(("cilium-agent", has(&on), reason, fix))
+        }
+        "k3s"
+            if has(&["server", "agent"]) && !has(&["--disable-kube-proxy", "--disable-kube-proxy=true"]) =>
+        {
+            let fix = "echo 'disable-kube-proxy: true' | sudo tee -a /etc/rancher/k3s/config.yaml && sudo systemctl restart k3s";
+            Some(("k3s", false, "it runs kube-proxy inside of itself unless --disable-kube-proxy", fix))
+        }
+        _ => None,
+    }
+}
+
+/// The node proxies that `proc` lists in the network namespace of this process. kube-proxy is left out if its rules are.
+pub(in crate::commands) fn find(proc: &Path, only_zoneward: bool) -> Vec<RunningProxy> {
     let proxy = |process: u32| {
         let program = proxy_program(&words(proc, process))?;
-        if only_zoneward && program == KUBE_PROXY || namespace(&process.to_string())? != own {
+        if only_zoneward && program == KUBE_PROXY || !is_here(proc, process) {
             return None;
         }
         let cgroup = fs::read_to_string(proc.join(process.to_string()).join("cgroup")).unwrap_or_default();
@@ -40,7 +141,7 @@ pub(super) fn find(proc: &Path, only_zoneward: bool) -> Vec<RunningProxy> {
         let up = parent.filter(|parent| is_zoneward(&words(proc, *parent), "up"));
         Some(RunningProxy { program, process, advice: advice(program, process, &cgroup, up) })
     };
-    others.filter_map(proxy).collect()
+    processes(proc).into_iter().filter_map(proxy).collect()
 }
 
 const KUBE_PROXY: &str = "kube-proxy";
@@ -117,6 +218,37 @@ mod tests {
         ] {
             assert_eq!(program(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn other_proxies_conflict_by_their_flags() {
+        let read = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            other_program(&words).map(|(program, conflicts, _, _)| (program, conflicts))
+        };
+        assert_eq!(read("/usr/local/bin/kube-router --run-router=true"), Some(("kube-router", true)));
+        assert_eq!(read("kube-router --run-service-proxy=false"), None);
+        assert_eq!(read("cilium-agent --kube-proxy-replacement=true"), Some(("cilium-agent", true)));
+        assert_eq!(read("cilium-agent --config-dir=/tmp/x"), Some(("cilium-agent", false)));
+        assert_eq!(read("/usr/local/bin/k3s agent"), Some(("k3s", false)));
+        assert_eq!(read("/usr/local/bin/k3s agent --disable-kube-proxy"), None);
+        assert_eq!(read("k3s kubectl get nodes"), None);
+    }
+
+    #[test]
+    fn the_command_that_stops_a_proxy_can_be_typed() {
+        let proxy =
+            |advice: &str| RunningProxy { program: KUBE_PROXY, process: 7, advice: advice.to_owned() };
+        assert_eq!(
+            proxy("stop it with `systemctl stop kube-proxy`").command(),
+            "sudo systemctl stop kube-proxy"
+        );
+        assert_eq!(proxy("stop `zoneward up`, which started it, with `kill 5`").command(), "sudo kill 5");
+        assert!(
+            proxy("delete DaemonSet kube-proxy, or exclude this node from it")
+                .command()
+                .starts_with("kubectl")
+        );
     }
 
     #[test]
