@@ -184,6 +184,18 @@ Examples:
   zoneward preflight --component controller --kubeconfig ~/.kube/config
   sudo zoneward preflight --component up -o json")]
     Preflight(crate::commands::preflight::Preflight),
+    /// Collect one archive for a bug report, without secrets
+    ///
+    /// Contains versions, flags, the result of `zoneward preflight`, Zoneward's nftables tables, connection tracking
+    /// statistics, kernel facts, metrics, health and status pages, logs, and the objects that Zoneward reads. Values of
+    /// Secrets, environment variables of pods, tokens, keys and certificates are removed. index.json lists the content,
+    /// and what could not be read. Only the owner can read the archive.
+    #[command(after_help = "\
+Examples:
+  sudo zoneward sysdump
+  zoneward sysdump --kubeconfig ~/.kube/config --output-file report.tar.gz
+  sudo zoneward sysdump --no-api --log /var/log/zoneward.log")]
+    Sysdump(crate::commands::sysdump::Sysdump),
     /// Show the version, the formats that it supports, and the version of the API server
     ///
     /// The API server is asked if a kubeconfig or a flag names one.

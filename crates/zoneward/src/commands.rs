@@ -15,6 +15,7 @@ pub mod preflight;
 pub mod simulate;
 pub mod status;
 mod store;
+pub mod sysdump;
 mod trace;
 mod up;
 mod version;
@@ -51,6 +52,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Expose(args) => expose::run(&args),
         Command::Mesh(command) => mesh::run(&command),
         Command::Preflight(args) => preflight::run(&args),
+        Command::Sysdump(args) => sysdump::run(&args),
         Command::Version(args) => version::run(&args),
         Command::Completion { shell } => completion::run(shell),
         Command::Complete { words } => complete::run(&words),

@@ -26,7 +26,7 @@ pub fn run(args: &VersionArgs) -> Result<bool> {
     Ok(true)
 }
 
-fn client() -> Value {
+pub(super) fn client() -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "commit": commit(),
