@@ -187,7 +187,7 @@ pub(crate) const TESTS: [Tool; 15] = [
     },
     Tool {
         program: "promtool",
-        also: &[],
+        also: &["prometheus"],
         version_words: &["--version"],
         source: Source::Unpacked { packages: &["prometheus"], at_least: Version([2, 30, 0]) },
     },

@@ -21,6 +21,7 @@ const PROGRAMS: &[&str] = &[
     "openssl",
     "cargo-nextest",
     "promtool",
+    "prometheus",
 ];
 
 /// A folder for one test, gone at its end.
