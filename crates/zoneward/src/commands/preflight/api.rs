@@ -263,10 +263,7 @@ async fn other_controller(client: &Client) -> Option<Check> {
         Ok(_) => return Some(Check::ok(AREA, name, "no slices of kube-controller-manager")),
         Err(_) => return None,
     };
-    Some(
-        Check::warn(AREA, name, message)
-            .fix("helm upgrade --install zoneward deploy/chart -n kube-system --set controller.mode=coexist"),
-    )
+    Some(Check::warn(AREA, name, message).fix("kubectl apply -f deploy/crds/ -f deploy/controller/"))
 }
 
 /// DaemonSets and settings of other proxies.

@@ -39,7 +39,7 @@ impl Redactor {
             self.values.insert(line.to_owned());
         }
         let escaped = Value::from(value).to_string();
-        let escaped = escaped.trim_matches('"');
+        let escaped = escaped.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(value);
         if escaped != value {
             self.values.insert(escaped.to_owned());
         }
