@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_secs(10);
 const RETRY_JITTER_MILLIS: u64 = 10_000;
 
 /// What is reported.
-pub trait TrafficSource: Send {
+pub trait ReportedTraffic: Send {
     /// The sums since the start of the process.
     fn read(&mut self) -> (Vec<TrafficRow>, TrafficGaps);
 
@@ -37,7 +37,7 @@ pub struct TrafficReporter {
     pub client: LedgerClient,
     /// `node/NAME` or `proxy/NAMESPACE/POD`.
     pub reporter: String,
-    pub source: Box<dyn TrafficSource>,
+    pub source: Box<dyn ReportedTraffic>,
     pub clock: Clock,
     pub random: Random,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cluster::traffic_reporter::TrafficSource;
+use cluster::traffic_reporter::ReportedTraffic;
 use model::ServiceKey;
 use plan::ledger::{PodZones, TrafficGaps, TrafficOwner, TrafficRow, ZonePairTraffic};
 use prometheus_client::metrics::counter::Counter;
@@ -34,7 +34,7 @@ impl ProxyTraffic {
     }
 }
 
-impl TrafficSource for ProxyTraffic {
+impl ReportedTraffic for ProxyTraffic {
     fn read(&mut self) -> (Vec<TrafficRow>, TrafficGaps) {
         let mut rows: BTreeMap<TrafficOwner, Vec<ZonePairTraffic>> = BTreeMap::new();
         for traffic in self.proxy.traffic() {

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clock::Clock;
-use cluster::traffic_reporter::TrafficSource;
+use cluster::traffic_reporter::ReportedTraffic;
 use model::forward::{ForwardingTable, FrontendAddress};
 use model::{Locality, Name, ServiceKey, Slice, Snapshot};
 use plan::forward::NodeConfig;
@@ -49,7 +49,7 @@ pub struct NodeTrafficSource {
     pub shared: Arc<SharedState>,
 }
 
-impl TrafficSource for NodeTrafficSource {
+impl ReportedTraffic for NodeTrafficSource {
     fn read(&mut self) -> (Vec<TrafficRow>, TrafficGaps) {
         let traffic = self.sums.borrow_and_update().clone();
         (traffic.rows, traffic.gaps)
