@@ -45,7 +45,7 @@ pub use slice_reconciler::ReconcilerSettings;
 use slice_reconciler::SliceReconciler;
 use slice_writes::{SliceWrites, WriteFailure, WriteResult};
 use status_board::StatusRequest;
-pub use status_board::{MeasuredTraffic, StatusBoard, StatusQuery, StatusUnavailable};
+pub use status_board::{LedgerView, StatusBoard, StatusQuery, StatusUnavailable};
 use traffic_ledger::SharedLedger;
 
 /// Most watch events applied between two plans.
@@ -68,7 +68,7 @@ pub struct ControllerConfig {
     /// Answers requests for reports.
     pub status: StatusBoard,
     /// Measured traffic and prices.
-    pub traffic: MeasuredTraffic,
+    pub traffic: LedgerView,
     /// Learns the zones of pods from the Nodes.
     pub ledger: Option<SharedLedger>,
     pub clock: Clock,
@@ -84,7 +84,7 @@ impl Default for ControllerConfig {
             concurrent_syncs: 5,
             lease_namespace: "kube-system".to_owned(),
             status: StatusBoard::default(),
-            traffic: MeasuredTraffic::default(),
+            traffic: LedgerView::default(),
             ledger: None,
             clock: Clock::system(),
             random: Random::seeded(clock::os_seed()),
@@ -185,7 +185,7 @@ struct ControllerLoop {
     start: Instant,
     clock: Clock,
     requests: mpsc::Receiver<StatusRequest>,
-    traffic: MeasuredTraffic,
+    traffic: LedgerView,
 }
 
 impl ControllerLoop {

@@ -11,7 +11,7 @@ use plan::work_queue::MonotonicTime;
 use tracing::info;
 
 use super::slice_reconciler::SliceReconciler;
-use super::status_board::{MeasuredTraffic, rows_by_service};
+use super::status_board::{LedgerView, rows_by_service};
 
 /// One window. The ledger counts by the minute.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ impl Observations {
 
 impl SliceReconciler {
     /// Compares the last window with the plan, once per window.
-    pub(crate) fn compare_with_plan(&mut self, traffic: &MeasuredTraffic, now: MonotonicTime) {
+    pub(crate) fn compare_with_plan(&mut self, traffic: &LedgerView, now: MonotonicTime) {
         if !self.plans() || now < self.observations.due {
             return;
         }
@@ -139,7 +139,7 @@ mod tests {
         reconciler
     }
 
-    fn traffic(pairs: &'static [(&str, &str, u64)]) -> MeasuredTraffic {
+    fn traffic(pairs: &'static [(&str, &str, u64)]) -> LedgerView {
         let pair = |(from, to, connections): &(&str, &str, u64)| ZonePairTraffic {
             from_zone: (*from).to_owned(),
             to_zone: (*to).to_owned(),
@@ -149,7 +149,7 @@ mod tests {
         let owner = TrafficOwner::Service { namespace: "shop".to_owned(), name: "web".to_owned() };
         let zone_pairs = pairs.iter().map(pair).collect();
         let sums = TrafficSums { rows: vec![TrafficRow { owner, zone_pairs }], ..TrafficSums::default() };
-        MeasuredTraffic::new(move |_| Some(sums.clone()), |_, _| None)
+        LedgerView::new(move |_| Some(sums.clone()), |_, _| None)
     }
 
     /// The condition that a sync writes, if it writes any.

@@ -40,12 +40,12 @@ type PriceOf = Arc<dyn Fn(&str, &str) -> Option<f64> + Send + Sync>;
 
 /// Where measured traffic and prices come from; by default nothing is measured.
 #[derive(Clone, Default)]
-pub struct MeasuredTraffic {
+pub struct LedgerView {
     sums: Option<TrafficOf>,
     price: Option<PriceOf>,
 }
 
-impl MeasuredTraffic {
+impl LedgerView {
     /// `sums` of the last window; `price` of 10^9 bytes between two zones, in USD.
     pub fn new(
         sums: impl Fn(Duration) -> Option<TrafficSums> + Send + Sync + 'static,
@@ -59,9 +59,9 @@ impl MeasuredTraffic {
     }
 }
 
-impl fmt::Debug for MeasuredTraffic {
+impl fmt::Debug for LedgerView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MeasuredTraffic").field("is_measured", &self.sums.is_some()).finish_non_exhaustive()
+        f.debug_struct("LedgerView").field("is_measured", &self.sums.is_some()).finish_non_exhaustive()
     }
 }
 
@@ -145,7 +145,7 @@ impl StatusRequest {
     pub(crate) fn answer(
         self,
         reconciler: &mut SliceReconciler,
-        traffic: &MeasuredTraffic,
+        traffic: &LedgerView,
         leads: bool,
         now: MonotonicTime,
     ) {
@@ -272,7 +272,7 @@ impl SliceReconciler {
     pub(crate) fn status(
         &mut self,
         query: &StatusQuery,
-        traffic: &MeasuredTraffic,
+        traffic: &LedgerView,
         now: MonotonicTime,
     ) -> StatusReport {
         let sums = traffic.sums(query.window.unwrap_or(WINDOW));
@@ -306,7 +306,7 @@ impl SliceReconciler {
     }
 
     /// Goes on with evaluations while reports are requested.
-    pub(crate) fn evaluate_more(&mut self, traffic: &MeasuredTraffic, now: MonotonicTime) {
+    pub(crate) fn evaluate_more(&mut self, traffic: &LedgerView, now: MonotonicTime) {
         if self.synced && self.leading && self.evaluations.is_wanted(now) {
             let sums = traffic.sums(WINDOW);
             let rows = sums.as_ref().map(rows_by_service).unwrap_or_default();

@@ -25,7 +25,7 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::status_board::MeasuredTraffic;
+use crate::status_board::LedgerView;
 
 /// What prices are for.
 const GB: u64 = 1_000_000_000;
@@ -162,9 +162,9 @@ impl SharedLedger {
     }
 
     /// Measured traffic and prices for the status report.
-    pub fn measured_traffic(&self) -> MeasuredTraffic {
+    pub fn view(&self) -> LedgerView {
         let (sums, prices) = (self.clone(), self.clone());
-        MeasuredTraffic::new(
+        LedgerView::new(
             move |window| sums.with(|state, now| Some(state.ledger.as_ref()?.sums(window, now))),
             move |from, to| prices.with(|state, _| state.prices.usd(from, to, GB)),
         )

@@ -21,7 +21,6 @@ const PROGRAMS: &[&str] = &[
     "openssl",
     "cargo-nextest",
     "promtool",
-    "prometheus",
 ];
 
 /// A folder for one test, gone at its end.

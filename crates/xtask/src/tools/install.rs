@@ -142,16 +142,19 @@ fn package_file<'a>(files: &'a str, program: &str) -> Option<&'a Path> {
     })
 }
 
-/// An unpacked program finds its libraries below the same folder.
+/// Unpacked programs find their libraries below the same folder.
 fn link_unpacked(tool: &Tool, tools: &Toolbox) -> Result<(), Stop> {
     let folder = unpacked(tools);
-    let places = ["usr/bin", "usr/sbin"].map(|place| folder.join(place).join(tool.program));
-    let Some(file) = places.into_iter().find(|file| file.is_file()) else { return Ok(()) };
     let libraries = ["usr/lib", "lib"].map(|place| {
         folder.join(place).join(format!("{}-linux-gnu", std::env::consts::ARCH)).display().to_string()
     });
-    let line = format!("LD_LIBRARY_PATH='{}' exec '{}' \"$@\"", libraries.join(":"), file.display());
-    write_script(&tools.bin().join(tool.program), &line)
+    for program in [&[tool.program], tool.also].concat() {
+        let places = ["usr/bin", "usr/sbin"].map(|place| folder.join(place).join(program));
+        let Some(file) = places.into_iter().find(|file| file.is_file()) else { continue };
+        let line = format!("LD_LIBRARY_PATH='{}' exec '{}' \"$@\"", libraries.join(":"), file.display());
+        write_script(&tools.bin().join(program), &line)?;
+    }
+    Ok(())
 }
 
 /// Where Debian packages are unpacked that are not installed.

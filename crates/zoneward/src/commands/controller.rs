@@ -102,7 +102,7 @@ async fn control(args: &cli::Controller) -> Result<()> {
     let server = tokio::spawn(admin_server::serve(listener, routes, finished.clone()));
 
     let mut config = args.slice_controller();
-    config.traffic = ledger.measured_traffic();
+    config.traffic = ledger.view();
     config.ledger = Some(ledger);
     status.serve(config.status.clone(), &args.access, client.clone(), &clock, finished).await?;
     let slices = controller::run(client.clone(), config, metrics, elector.leading(), stopped.clone());

@@ -162,7 +162,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         let status = StatusListener::bind(&args.status).await?;
         let address = status.address();
         let mut config = args.slice_controller();
-        config.traffic = ledger.measured_traffic();
+        config.traffic = ledger.view();
         config.ledger = Some(ledger.clone());
         status.serve(config.status.clone(), &args.access, client.clone(), &clock, stopped.clone()).await?;
         let random = random.split();
