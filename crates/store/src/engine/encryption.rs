@@ -366,7 +366,7 @@ impl ReadTables {
     }
 }
 
-/// What [`reencrypt`] did.
+/// What a re-encryption did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reencryption {
     /// Sealed versions that were opened, and versions that were sealed.
