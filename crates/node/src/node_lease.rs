@@ -36,6 +36,8 @@ pub struct ProgrammedState {
     pub delays: DurationCounts,
     /// How often tables were restored that others had modified.
     pub repairs: u64,
+    /// Overflows of conntrack events, as of the last sync.
+    pub lost_events: u64,
 }
 
 /// Keeps the Lease up to date until the sender is dropped.
@@ -107,7 +109,8 @@ fn lease(name: &str, node: &str, state: &ProgrammedState, now: jiff::Timestamp) 
             "name": name,
             "labels": {annotation::COMPONENT: annotation::NODE_PROXY},
             "annotations": {annotation::PROGRAMMED_REVISION: programmed, annotation::FAILED_SERVICES: state.failed.join(","),
-                annotation::CONVERGENCE: state.delays.to_string(), annotation::REPAIRS: state.repairs.to_string()},
+                annotation::CONVERGENCE: state.delays.to_string(), annotation::REPAIRS: state.repairs.to_string(),
+                annotation::LOST_EVENTS: state.lost_events.to_string()},
         },
         "spec": {
             "holderIdentity": node, "leaseDurationSeconds": DURATION_SECONDS,

@@ -295,8 +295,13 @@ impl SyncLoop {
         self.count_dropped();
         let failed: Vec<String> = self.refused.keys().map(ToString::to_string).collect();
         self.programmed.send_if_modified(|state| {
-            let (delays, repairs) = (self.delays.clone(), metrics.repairs.get());
-            let new = ProgrammedState { revision: Some(revision), failed, delays, repairs };
+            let new = ProgrammedState {
+                revision: Some(revision),
+                failed,
+                delays: self.delays.clone(),
+                repairs: metrics.repairs.get(),
+                lost_events: metrics.lost_events.get(),
+            };
             let changed = *state != new;
             *state = new;
             changed
