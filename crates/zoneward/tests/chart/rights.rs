@@ -118,7 +118,8 @@ impl Role {
         let pod = &objects.iter().find(of).unwrap()["spec"]["template"]["spec"];
         let folder = api.folder.display().to_string();
         let arguments = pod["containers"][0]["args"].as_array().unwrap().iter().map(|word| {
-            let word = word.as_str().unwrap().replace("$(NODE_NAME)", "node-a");
+            let word =
+                word.as_str().unwrap().replace("$(NODE_NAME)", "node-a").replace("$(POD_IP)", "10.0.0.1");
             word.replace("/etc/zoneward", &folder).replace("/certs", &folder)
         });
         let log = fs::File::create(api.folder.join(format!("{name}.log"))).unwrap();
