@@ -14,6 +14,7 @@ mod detail;
 mod nodes;
 mod observed;
 mod reason;
+mod view;
 
 use std::collections::BTreeMap;
 
@@ -32,6 +33,7 @@ pub use detail::{
 };
 pub use nodes::{NodeReportState, NodeState, NodeStatus};
 pub use observed::{Agreement, Observation, WINDOWS_TO_TURN, agreement, observed_condition};
+pub use view::{ServiceView, WhatIfView};
 
 const GB: f64 = 1e9;
 const SECONDS_PER_DAY: f64 = 86_400.0;

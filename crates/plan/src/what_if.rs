@@ -5,6 +5,7 @@
 //!   \-> zone failure, additional replica, rolling update -> hints -> selection -> figures
 //! ```
 
+mod comparison;
 mod recommend;
 mod scenario;
 mod setting_command;
@@ -23,11 +24,12 @@ use model::{
     Service, Slice, SliceContent, annotation,
 };
 
+pub use comparison::{ComparedState, WhatIfChange, WhatIfComparison};
 pub use recommend::{NotRecommended, RULE, Recommendation, recommend};
 use scenario::Scenario;
 pub use scenario::{surge, unavailable};
-pub use setting_command::{is_set_by_field, quoted, setting_command, setting_value};
-pub use traffic::TrafficFigures;
+pub use setting_command::{is_set_by_field, quoted, setting_command, setting_patch, setting_value};
+pub use traffic::{EndpointLoad, TrafficFigures};
 use traffic::{TrafficSources, figures};
 
 /// The compared mechanisms, by the values of `zoneward.dev/traffic-distribution`.

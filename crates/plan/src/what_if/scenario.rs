@@ -150,7 +150,7 @@ impl Scenario<'_> {
 }
 
 /// The slice after the failure of a zone.
-fn without_zone(slice: &Slice, zone: &Name) -> Slice {
+pub(super) fn without_zone(slice: &Slice, zone: &Name) -> Slice {
     let mut slice = slice.clone();
     let lost = slice.content.endpoints.iter_mut().filter(|e| e.zone.as_ref() == Some(zone));
     for endpoint in lost {

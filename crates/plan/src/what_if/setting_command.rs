@@ -1,7 +1,7 @@
 //! The kubectl command that sets a mechanism, for `simulate what-if`, `status` and the dashboard.
 
 use model::{Service, annotation};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::hints::Mechanism;
 
@@ -31,6 +31,17 @@ pub fn setting_command(service: &Service, mechanism: Mechanism) -> [String; 2] {
             format!("kubectl annotate service {name} -n {namespace} --overwrite"),
             format!("{}={}", annotation::TRAFFIC_DISTRIBUTION, setting_value(mechanism)),
         ],
+    }
+}
+
+/// The same change as a merge patch.
+pub fn setting_patch(service: &Service, mechanism: Mechanism) -> Value {
+    match is_set_by_field(service, mechanism) {
+        true => json!({"spec": {"trafficDistribution": mechanism.as_str()}}),
+        false => {
+            let value = setting_value(mechanism);
+            json!({"metadata": {"annotations": {annotation::TRAFFIC_DISTRIBUTION: value}}})
+        }
     }
 }
 

@@ -134,6 +134,17 @@ struct Load<'s> {
     load: f64,
 }
 
+/// What one endpoint gets, as shares of the Service's traffic.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndpointLoad {
+    pub address: IpAddr,
+    pub node: Option<Name>,
+    pub zone: Option<Name>,
+    pub load: f64,
+    /// The same for every endpoint.
+    pub fair: f64,
+}
+
 /// Where the traffic of the Service's first port goes.
 pub(super) fn figures(
     service: &Service,
@@ -141,6 +152,16 @@ pub(super) fn figures(
     family: Family,
     sources: &TrafficSources,
 ) -> TrafficFigures {
+    figures_and_loads(service, slices, family, sources).0
+}
+
+/// The same with the load of each endpoint that is ready or gets traffic, by zone and address.
+pub(super) fn figures_and_loads(
+    service: &Service,
+    slices: &[Slice],
+    family: Family,
+    sources: &TrafficSources,
+) -> (TrafficFigures, Vec<EndpointLoad>) {
     let endpoints = slices.iter().flat_map(|s| &s.content.endpoints);
     let mut loads: Vec<Load<'_>> =
         endpoints.map(|e| Load { ip: e.addresses.first(), endpoint: e, load: 0.0 }).collect();
@@ -163,7 +184,19 @@ pub(super) fn figures(
         figures.send(&place, targets.as_deref().unwrap_or_default(), &mut loads);
     }
     figures.weigh(&loads);
-    figures
+    let counted = loads.iter().filter(|l| l.endpoint.conditions.is_ready() || l.load > 0.0);
+    let fair = (1.0 - figures.refused) / counted.clone().count().max(1) as f64;
+    let mut endpoints: Vec<EndpointLoad> = counted
+        .map(|l| EndpointLoad {
+            address: l.ip,
+            node: l.endpoint.node.clone(),
+            zone: l.endpoint.zone.clone(),
+            load: l.load,
+            fair,
+        })
+        .collect();
+    endpoints.sort_by(|a, b| (&a.zone, a.address).cmp(&(&b.zone, b.address)));
+    (figures, endpoints)
 }
 
 /// Whether slices tell one node from another: without hints and mechanism every node selects the same.
