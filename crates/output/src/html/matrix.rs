@@ -12,6 +12,8 @@ pub struct MatrixCell {
     pub shade: f64,
     /// Whether the cell has a frame.
     pub framed: bool,
+    /// Whether the number needs attention.
+    pub marked: bool,
 }
 
 /// Rows and columns with names.
@@ -38,7 +40,8 @@ impl HtmlMatrix {
             for cell in cells {
                 let step = (cell.shade.clamp(0.0, 1.0) * STEPS).ceil();
                 let own = if cell.framed { " own" } else { "" };
-                let _ = write!(html, "<td class=\"s{step:.0}{own}\">{}</td>", escaped(&cell.text));
+                let off = if cell.marked { " off" } else { "" };
+                let _ = write!(html, "<td class=\"s{step:.0}{own}{off}\">{}</td>", escaped(&cell.text));
             }
             html += "</tr>\n";
         }
@@ -51,7 +54,7 @@ pub fn zone_matrix(zones: &[&str], share: impl Fn(&str, &str) -> f64) -> HtmlMat
     let cell = |from: &str, to: &str| {
         let share = share(from, to);
         let text = if share > 0.0 { format!("{:.1}", 100.0 * share) } else { "0".to_owned() };
-        MatrixCell { text, shade: share, framed: from == to }
+        MatrixCell { text, shade: share, framed: from == to, marked: false }
     };
     let row = |from: &&str| ((*from).to_owned(), zones.iter().map(|to| cell(from, to)).collect());
     HtmlMatrix {

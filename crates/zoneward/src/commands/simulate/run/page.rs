@@ -106,7 +106,7 @@ fn by_overload(density: &[u64]) -> HtmlMatrix {
         let count: u64 = places.filter_map(|place| density.get(place)).sum();
         let share = count as f64 / all;
         let text = if count == 0 { "0".to_owned() } else { format!("{:.1}", 100.0 * share) };
-        MatrixCell { text, shade: share, framed: false }
+        MatrixCell { text, shade: share, framed: false, marked: false }
     };
     let row = |(name, rows): &(&str, std::ops::Range<usize>)| {
         ((*name).to_owned(), IN_ZONE.iter().map(|(_, columns)| cell(rows, columns)).collect())
