@@ -26,6 +26,7 @@ use clock::Clock;
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -89,6 +90,10 @@ impl AdminPage {
 }
 
 type Handler = Arc<dyn Fn(&Parts) -> AdminPage + Send + Sync>;
+/// The body of a response, which may go on for the lifetime of the connection.
+pub type AdminBody = UnsyncBoxBody<Bytes, Infallible>;
+type RequestHandler =
+    Arc<dyn Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = Response<AdminBody>> + Send>> + Send + Sync>;
 type WaitingHandler = Arc<dyn Fn(&Parts) -> Pin<Box<dyn Future<Output = AdminPage> + Send>> + Send + Sync>;
 type PostHandler = Arc<dyn Fn(&AdminPost) -> AdminPage + Send + Sync>;
 
@@ -117,6 +122,8 @@ pub struct AdminRoutes {
     waiting: BTreeMap<&'static str, WaitingHandler>,
     posts: BTreeMap<&'static str, PostHandler>,
     fallback: Option<Handler>,
+    /// Answers whole requests to all other paths.
+    requests: Option<RequestHandler>,
     /// Paths that need no token.
     open: BTreeSet<&'static str>,
     access: Option<Arc<AdminAccess>>,
@@ -180,22 +187,41 @@ impl AdminRoutes {
         self
     }
 
+    /// Sets the handler of whole requests, of any method, to all other paths. Access is checked before.
+    pub fn requests<F: Future<Output = Response<AdminBody>> + Send + 'static>(
+        mut self,
+        handler: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static,
+    ) -> Self {
+        self.requests = Some(Arc::new(move |request| Box::pin(handler(request))));
+        self
+    }
+
+    /// The handler of whole requests, if the path has no other.
+    fn request_handler(&self, path: &str) -> Option<RequestHandler> {
+        let is_other = !self.handlers.contains_key(path) && !self.waiting.contains_key(path);
+        self.requests.clone().filter(|_| is_other)
+    }
+
+    /// The account whose token was reviewed, if one is required, or the response that refuses the request.
+    async fn user(&self, head: &Parts, peer: AdminPeer) -> Result<Option<ReviewedUser>, AdminPage> {
+        match &self.access {
+            Some(access) if peer.address.is_some() && !self.open.contains(head.uri.path()) => {
+                access.check(head, peer.is_tls).await.map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Serves `/metrics`.
     pub fn metrics(self, registry: Registry) -> Self {
         self.page("/metrics", move |head| metrics(&registry, head))
     }
 
     async fn respond(&self, head: &Parts, body: Incoming, peer: AdminPeer) -> AdminPage {
-        let mut user = None;
-        if let Some(access) = &self.access
-            && peer.address.is_some()
-            && !self.open.contains(head.uri.path())
-        {
-            match access.check(head, peer.is_tls).await {
-                Ok(reviewed) => user = Some(reviewed),
-                Err(refusal) => return refusal,
-            }
-        }
+        let user = match self.user(head, peer).await {
+            Ok(user) => user,
+            Err(refusal) => return refusal,
+        };
         if let (Some(handler), &Method::POST) = (self.posts.get(head.uri.path()), &head.method) {
             return match read_body(body).await {
                 Some(body) if user.is_some() || peer.address.is_none() => {
@@ -385,10 +411,16 @@ async fn response(
     routes: &AdminRoutes,
     request: Request<Incoming>,
     peer: AdminPeer,
-) -> Response<Full<Bytes>> {
+) -> Response<AdminBody> {
     let (head, body) = request.into_parts();
-    let page = routes.respond(&head, body, peer).await;
-    let mut response = Response::new(Full::new(Bytes::from(page.body)));
+    let page = match routes.request_handler(head.uri.path()) {
+        Some(handler) => match routes.user(&head, peer).await {
+            Err(refusal) => refusal,
+            Ok(_) => return handler(Request::from_parts(head, body)).await,
+        },
+        None => routes.respond(&head, body, peer).await,
+    };
+    let mut response = Response::new(Full::new(Bytes::from(page.body)).boxed_unsync());
     *response.status_mut() = page.status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.content_type));

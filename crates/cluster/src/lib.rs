@@ -35,7 +35,7 @@ use clap::Args;
 use clock::Clock;
 use kube::Client;
 use kube::client::ClientBuilder;
-use kube::config::{Config, InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, Config, InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use store::api::{Api, Caller};
 use store::server::LocalApi;
 use tower::Layer;
@@ -88,14 +88,16 @@ pub async fn open(connection: &Connection, clock: &Clock) -> Result<(Client, Str
     Ok((kubeconfig_client::following(client, connection, clock), server))
 }
 
+/// A client of the same API with the credentials of a token alone. The API reviews it as any other client's.
+pub async fn connect_with_token(connection: &Connection, token: String, clock: &Clock) -> Result<Client> {
+    let mut config = config(connection).await?;
+    config.auth_info = AuthInfo { token: Some(token.into()), ..AuthInfo::default() };
+    build(config, clock).map(|(client, _)| client)
+}
+
 /// A client of the kubeconfig as it is now, or of the pod's service account.
 async fn client_of(connection: &Connection, clock: &Clock) -> Result<(Client, String)> {
-    let config = config(connection).await?;
-    let server = config.cluster_url.clone();
-    let host = server.authority().map_or("unknown", |authority| authority.as_str()).to_owned();
-    let builder =
-        ClientBuilder::try_from(config).with_context(|| format!("creating a client for {server}"))?;
-    Ok((builder.with_layer(&RequestMetricsLayer::new(&host, clock)).build(), server.to_string()))
+    build(config(connection).await?, clock)
 }
 
 /// The token that requests to the API carry now; files are read again, because they are rotated.
@@ -132,6 +134,14 @@ async fn config(connection: &Connection) -> Result<Config> {
         config.cluster_url = server.parse().with_context(|| format!("--master {server}"))?;
     }
     Ok(config)
+}
+
+fn build(config: Config, clock: &Clock) -> Result<(Client, String)> {
+    let server = config.cluster_url.clone();
+    let host = server.authority().map_or("unknown", |authority| authority.as_str()).to_owned();
+    let builder =
+        ClientBuilder::try_from(config).with_context(|| format!("creating a client for {server}"))?;
+    Ok((builder.with_layer(&RequestMetricsLayer::new(&host, clock)).build(), server.to_string()))
 }
 
 /// The error of [`Config::infer`] tells its cause twice, and why this process is not in a pod.

@@ -45,7 +45,7 @@ pub use slice_reconciler::ReconcilerSettings;
 use slice_reconciler::SliceReconciler;
 use slice_writes::{SliceWrites, WriteFailure, WriteResult};
 use status_board::StatusRequest;
-pub use status_board::{LedgerView, StatusBoard, StatusQuery, StatusUnavailable};
+pub use status_board::{LedgerView, StatusBoard, StatusQuery, StatusUnavailable, WhatIfQuestion};
 use traffic_ledger::SharedLedger;
 
 /// Most watch events applied between two plans.

@@ -7,19 +7,22 @@
 //! The loop owns the snapshot, so it makes the report. What-if of a Service is kept until the Service, its slices, the
 //! nodes or its demand change, and only a bounded number is evaluated at a time; a report says how many are missing.
 
+mod views;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use model::{Name, Node, Service, ServiceKey, Slice, Snapshot};
-use plan::ledger::{TrafficOwner, TrafficSums, ZonePairTraffic};
-use plan::status::{self, ServiceEvaluation, StatusInput, StatusReport};
+use plan::ledger::{TrafficMinute, TrafficOwner, TrafficSums, ZonePairTraffic};
+use plan::status::{self, ServiceEvaluation, ServiceView, StatusInput, StatusReport, WhatIfView};
 use plan::what_if::{DemandBasis, WhatIfEvaluator};
 use plan::work_queue::MonotonicTime;
 use tokio::sync::{mpsc, oneshot};
 
 use super::slice_reconciler::SliceReconciler;
+pub use views::WhatIfQuestion;
 
 /// Requests that wait.
 const MAX_REQUESTS: usize = 64;
@@ -36,6 +39,7 @@ pub const WINDOW: Duration = Duration::from_secs(3_600);
 const DEMAND_PARTS: f64 = 32.0;
 
 type TrafficOf = Arc<dyn Fn(Duration) -> Option<TrafficSums> + Send + Sync>;
+type HistoryOf = Arc<dyn Fn(Option<&TrafficOwner>) -> Vec<TrafficMinute> + Send + Sync>;
 type PriceOf = Arc<dyn Fn(&str, &str) -> Option<f64> + Send + Sync>;
 
 /// Where measured traffic and prices come from; by default nothing is measured.
@@ -43,6 +47,7 @@ type PriceOf = Arc<dyn Fn(&str, &str) -> Option<f64> + Send + Sync>;
 pub struct LedgerView {
     sums: Option<TrafficOf>,
     price: Option<PriceOf>,
+    history: Option<HistoryOf>,
 }
 
 impl LedgerView {
@@ -51,7 +56,19 @@ impl LedgerView {
         sums: impl Fn(Duration) -> Option<TrafficSums> + Send + Sync + 'static,
         price: impl Fn(&str, &str) -> Option<f64> + Send + Sync + 'static,
     ) -> Self {
-        Self { sums: Some(Arc::new(sums)), price: Some(Arc::new(price)) }
+        Self { sums: Some(Arc::new(sums)), price: Some(Arc::new(price)), history: None }
+    }
+
+    /// With the minutes of one row of the ledger, or of all.
+    pub fn with_history(
+        self,
+        history: impl Fn(Option<&TrafficOwner>) -> Vec<TrafficMinute> + Send + Sync + 'static,
+    ) -> Self {
+        Self { history: Some(Arc::new(history)), ..self }
+    }
+
+    fn history(&self, owner: Option<&TrafficOwner>) -> Vec<TrafficMinute> {
+        self.history.as_ref().map(|history| history(owner)).unwrap_or_default()
     }
 
     pub fn sums(&self, window: Duration) -> Option<TrafficSums> {
@@ -96,9 +113,14 @@ impl fmt::Display for StatusUnavailable {
     }
 }
 
-pub struct StatusRequest {
-    query: StatusQuery,
-    reply: oneshot::Sender<Result<StatusReport, StatusUnavailable>>,
+type Reply<T> = oneshot::Sender<Result<T, StatusUnavailable>>;
+
+/// A question and where its answer goes.
+pub enum StatusRequest {
+    Report(StatusQuery, Reply<StatusReport>),
+    View(ServiceKey, Reply<Option<ServiceView>>),
+    WhatIf(WhatIfQuestion, Reply<Option<WhatIfView>>),
+    History(Reply<Vec<TrafficMinute>>),
 }
 
 /// Handle of the report; clones share it.
@@ -122,10 +144,32 @@ impl fmt::Debug for StatusBoard {
 }
 
 impl StatusBoard {
-    /// Asks the controller.
+    /// The report of the controller.
     pub async fn ask(&self, query: StatusQuery) -> Result<StatusReport, StatusUnavailable> {
+        self.request(|reply| StatusRequest::Report(query, reply)).await
+    }
+
+    /// One Service in full; `None` if there is none of this name.
+    pub async fn view(&self, key: ServiceKey) -> Result<Option<ServiceView>, StatusUnavailable> {
+        self.request(|reply| StatusRequest::View(key, reply)).await
+    }
+
+    /// A change of one Service; `None` if nodes do not proxy it, or it does not exist.
+    pub async fn what_if(&self, question: WhatIfQuestion) -> Result<Option<WhatIfView>, StatusUnavailable> {
+        self.request(|reply| StatusRequest::WhatIf(question, reply)).await
+    }
+
+    /// The traffic of all Services by the minute.
+    pub async fn history(&self) -> Result<Vec<TrafficMinute>, StatusUnavailable> {
+        self.request(StatusRequest::History).await
+    }
+
+    async fn request<T>(
+        &self,
+        request: impl FnOnce(Reply<T>) -> StatusRequest,
+    ) -> Result<T, StatusUnavailable> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.requests.try_send(StatusRequest { query, reply });
+        let sent = self.requests.try_send(request(reply));
         sent.map_err(|_| StatusUnavailable::NoAnswer)?;
         match tokio::time::timeout(TIMEOUT, answer).await {
             Ok(Ok(answer)) => answer,
@@ -149,15 +193,23 @@ impl StatusRequest {
         leads: bool,
         now: MonotonicTime,
     ) {
-        let answer = if !leads {
-            Err(StatusUnavailable::NotLeading)
-        } else if !reconciler.is_synced() {
-            Err(StatusUnavailable::NotSynced)
-        } else {
-            Ok(reconciler.status(&self.query, traffic, now))
+        let refusal = match (leads, reconciler.is_synced()) {
+            (false, _) => Some(StatusUnavailable::NotLeading),
+            (true, false) => Some(StatusUnavailable::NotSynced),
+            (true, true) => None,
         };
-        // The client may have gone.
-        let _ = self.reply.send(answer);
+        fn send<T>(reply: Reply<T>, refusal: Option<StatusUnavailable>, answer: impl FnOnce() -> T) {
+            // The client may have gone.
+            let _ = reply.send(refusal.map_or_else(|| Ok(answer()), Err));
+        }
+        match self {
+            Self::Report(query, reply) => {
+                send(reply, refusal, || reconciler.status(&query, traffic, now));
+            }
+            Self::View(key, reply) => send(reply, refusal, || reconciler.view(&key, traffic, now)),
+            Self::WhatIf(question, reply) => send(reply, refusal, || reconciler.what_if(&question, traffic)),
+            Self::History(reply) => send(reply, refusal, || traffic.history(None)),
+        }
     }
 }
 

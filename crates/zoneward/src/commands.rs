@@ -4,6 +4,7 @@ mod cleanup;
 mod complete;
 mod completion;
 mod controller;
+mod dashboard;
 pub mod expose;
 mod loopback;
 mod man;

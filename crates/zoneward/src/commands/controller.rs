@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use clock::Clock;
 use tokio::sync::watch;
+use tracing::info;
 
 use super::status::server::StatusListener;
 use crate::cli;
@@ -104,7 +105,9 @@ async fn control(args: &cli::Controller) -> Result<()> {
     let mut config = args.slice_controller();
     config.traffic = ledger.view();
     config.ledger = Some(ledger);
-    status.serve(config.status.clone(), &args.access, client.clone(), &clock, finished).await?;
+    info!(url = status.url(), "serving the dashboard");
+    let connection = args.connection.clone();
+    status.serve(config.status.clone(), &args.access, client.clone(), connection, &clock, finished).await?;
     let slices = controller::run(client.clone(), config, metrics, elector.leading(), stopped.clone());
     tokio::pin!(slices);
     let (accepting, begun) = (elector.leading(), (client.clone(), stopped.clone()));

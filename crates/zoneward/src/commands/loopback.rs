@@ -37,7 +37,7 @@ impl HttpSession {
 
     /// The body of a page; another status than 200 is an error with its text.
     pub async fn get(&mut self, path: &str) -> Result<Bytes> {
-        let request = Request::get(path).header("host", "zoneward").body(Empty::<Bytes>::new())?;
+        let request = Request::get(path).header("host", "localhost").body(Empty::<Bytes>::new())?;
         let response = self.sender.send_request(request).await.context("sending a request")?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_BODY).collect().await;

@@ -2,9 +2,8 @@
 //!
 //! The controller that leads makes the report; this asks it, adds Events and routes of one Service, and prints.
 
-mod detail;
+pub(in crate::commands) mod detail;
 mod leader;
-mod page;
 pub mod server;
 mod tables;
 
@@ -115,7 +114,7 @@ fn rendered(report: &StatusReport, args: &StatusArgs) -> Result<String> {
         StatusFormat::Wide => tables::text(report, true),
         StatusFormat::Json => value_text(&value()?, Format::Json)?,
         StatusFormat::Yaml => value_text(&value()?, Format::Yaml)?,
-        StatusFormat::Html => page::page(report),
+        StatusFormat::Html => dashboard::status_file(report),
     })
 }
 

@@ -40,6 +40,7 @@ use tracing::{error, info, warn};
 use super::status::server::StatusListener;
 use crate::cli;
 use ::mesh::route_status;
+use cluster::Connection;
 use cluster::admin_server::controller_health::{self, ApiHealth};
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::leader_election::election::ElectionTiming;
@@ -164,7 +165,11 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         let mut config = args.slice_controller();
         config.traffic = ledger.view();
         config.ledger = Some(ledger.clone());
-        status.serve(config.status.clone(), &args.access, client.clone(), &clock, stopped.clone()).await?;
+        info!(url = status.url(), "serving the dashboard");
+        // A viewer's token needs the API over TLS: in this process and on the socket, the client is trusted.
+        let connection = Connection { kubeconfig: Some(kubeconfig.clone()), ..Connection::default() };
+        let (board, until) = (config.status.clone(), stopped.clone());
+        status.serve(board, &args.access, client.clone(), connection, &clock, until).await?;
         let random = random.split();
         let started = Controllers::start(
             client.clone(),

@@ -46,7 +46,11 @@ pub(super) async fn complete(
     }
 }
 
-async fn events(client: &Client, namespace: &str, name: &str) -> kube::Result<Vec<StatusEvent>> {
+pub(in crate::commands) async fn events(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> kube::Result<Vec<StatusEvent>> {
     let api: Api<Event> = Api::namespaced(client.clone(), namespace);
     let fields = format!("involvedObject.kind=Service,involvedObject.name={name}");
     let mut found = api.list(&ListParams::default().fields(&fields)).await?.items;
@@ -65,10 +69,14 @@ async fn events(client: &Client, namespace: &str, name: &str) -> kube::Result<Ve
     Ok(found.iter().take(MAX_EVENTS).map(event).collect())
 }
 
-type RuleBackends = (String, Vec<(String, String, u64)>);
+pub(in crate::commands) type RuleBackends = (String, Vec<(String, String, u64)>);
 
 /// Rules of MeshHTTPRoutes to this Service that split traffic over several backends.
-async fn rules(client: &Client, namespace: &str, service: &str) -> kube::Result<Vec<RuleBackends>> {
+pub(in crate::commands) async fn rules(
+    client: &Client,
+    namespace: &str,
+    service: &str,
+) -> kube::Result<Vec<RuleBackends>> {
     let resource = ObjectKind::HttpRoute.resource();
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     let mut rules = Vec::new();

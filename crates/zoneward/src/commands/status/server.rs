@@ -1,4 +1,5 @@
-//! The status listener of a controller: `/api/status` answers with the report, on loopback unless told otherwise.
+//! The status listener of a controller: `/api/status` answers with the report, all other paths are the dashboard. It is
+//! on loopback unless told otherwise.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -6,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use clock::Clock;
+use cluster::Connection;
 use cluster::admin_server::access::AdminAccessArgs;
 use cluster::admin_server::{self, AdminPage, AdminRoutes};
 use controller::{StatusBoard, StatusQuery, StatusUnavailable};
@@ -15,6 +17,8 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::commands::dashboard::Dashboard;
+
 /// The default address.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_271);
 /// What the ledger keeps.
@@ -22,16 +26,20 @@ const MAX_WINDOW: u64 = 24 * 3_600;
 
 #[derive(Clone, Debug, Args)]
 pub struct StatusListenerArgs {
-    /// Listen address of the status report, which `zoneward status` reads; off loopback, as for /metrics, HTTPS and a
-    /// token are required [default: 127.0.0.1:10271, or a free port if it is in use]
+    /// Listen address of the dashboard and of the status report, which `zoneward status` reads; off loopback, as for
+    /// /metrics, HTTPS and a token are required [default: 127.0.0.1:10271, or a free port if it is in use]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = crate::cli::listen_address)]
     pub status_bind_address: Option<SocketAddr>,
+    /// Let viewers of the dashboard apply a recommended change with a token that they type in
+    #[arg(long)]
+    pub allow_apply: bool,
 }
 
 /// A bound status listener.
 pub struct StatusListener {
     listener: TcpListener,
     address: SocketAddr,
+    allow_apply: bool,
 }
 
 impl StatusListener {
@@ -45,7 +53,7 @@ impl StatusListener {
             },
         };
         let address = listener.local_addr().context("address of the status listener")?;
-        Ok(Self { listener, address })
+        Ok(Self { listener, address, allow_apply: args.allow_apply })
     }
 
     /// For the annotation of the leader's Lease.
@@ -53,32 +61,42 @@ impl StatusListener {
         self.address
     }
 
-    /// Serves until `stop` is true.
+    /// The address of the dashboard for people.
+    pub fn url(&self) -> String {
+        let scheme = if self.is_loopback() { "http" } else { "https" };
+        format!("{scheme}://{}/", self.address)
+    }
+
+    fn is_loopback(&self) -> bool {
+        self.address.ip().to_canonical().is_loopback()
+    }
+
+    /// Serves until `stop` is true. `connection` leads to the API for changes with the token of a viewer.
     pub async fn serve(
         self,
         board: StatusBoard,
         access: &AdminAccessArgs,
         client: Client,
+        connection: Connection,
         clock: &Clock,
         stop: watch::Receiver<bool>,
     ) -> Result<()> {
-        let access = access.access(self.address, Some(client), clock)?;
-        tokio::spawn(admin_server::serve(self.listener, routes(board).with_access(access), stop));
+        let on_loopback = self.is_loopback();
+        let access = access.access(self.address, Some(client.clone()), clock)?;
+        let connection = Some(connection).filter(|_| self.allow_apply);
+        let dashboard = Dashboard::start(board, client, connection, on_loopback, clock.clone(), stop.clone());
+        let routes = AdminRoutes::default().requests(move |request| dashboard.clone().respond(request));
+        tokio::spawn(admin_server::serve(self.listener, routes.with_access(access), stop));
         Ok(())
     }
 }
 
-fn routes(board: StatusBoard) -> AdminRoutes {
-    AdminRoutes::default().waiting_page("/api/status", move |head| {
-        let board = board.clone();
-        let query = query(head.uri.query().unwrap_or_default());
-        async move {
-            match query {
-                Ok(query) => answer(&board, query).await,
-                Err(why) => error(StatusCode::BAD_REQUEST, &why),
-            }
-        }
-    })
+/// The response for `/api/status`.
+pub(in crate::commands) async fn report_page(board: &StatusBoard, parameters: &str) -> AdminPage {
+    match query(parameters) {
+        Ok(query) => answer(board, query).await,
+        Err(why) => error(StatusCode::BAD_REQUEST, &why),
+    }
 }
 
 async fn answer(board: &StatusBoard, query: StatusQuery) -> AdminPage {
