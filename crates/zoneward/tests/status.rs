@@ -221,7 +221,7 @@ fn a_flood_of_requests_and_wrong_ones_leave_the_controller_at_work() {
     let get = |path: &str| {
         let mut stream = TcpStream::connect(&address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let _ = write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let _ = write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
@@ -235,7 +235,7 @@ fn a_flood_of_requests_and_wrong_ones_leave_the_controller_at_work() {
     let idle: Vec<TcpStream> = (0..100)
         .map(|_| {
             let mut stream = TcpStream::connect(&address).unwrap();
-            let _ = write!(stream, "GET /api/status HTTP/1.1\r\nhost: x\r\n\r\n");
+            let _ = write!(stream, "GET /api/status HTTP/1.1\r\nhost: localhost\r\n\r\n");
             stream
         })
         .collect();

@@ -89,7 +89,11 @@ impl Dashboard {
                 said(StatusCode::OK, "Applied", text)
             }
             Ok(Err(error)) => {
-                said(StatusCode::BAD_GATEWAY, "Not applied", &format!("The API refused it: {error:#}."))
+                let text = match error.downcast_ref::<kube::Error>() {
+                    Some(kube::Error::Api(status)) => status.message.clone(),
+                    _ => format!("{error:#}"),
+                };
+                said(StatusCode::BAD_GATEWAY, "Not applied", &format!("The API refused it: {text}"))
             }
             Err(_) => {
                 said(StatusCode::GATEWAY_TIMEOUT, "Not applied", "The API did not answer within 10 seconds.")
