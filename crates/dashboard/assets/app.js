@@ -134,6 +134,8 @@ function rate(value) {
   return (value / 1000 ** at).toFixed(at && value / 1000 ** at < 10 ? 1 : 0) + " " + units[at];
 }
 
+const clock = (seconds) => new Date(seconds * 1000).toTimeString().slice(0, 5);
+
 async function draw(figure) {
   const drawn = JSON.parse(figure.dataset.series);
   try { await plotLibrary(); } catch { return; }
@@ -146,8 +148,8 @@ async function draw(figure) {
   const width = () => Math.max(200, figure.clientWidth);
   figure.querySelector("svg, .uplot")?.remove();
   const plot = new uPlot({
-    width: width(), height: 240, series: [{}, ...series], scales: { y: { range: (_, __, high) => [0, high * 1.05 || 1] } },
-    axes: [axis, { ...axis, size: 72, values: (_, values) => values.map(rate) }],
+    width: width(), height: 240, series: [{ value: (_, at) => (at == null ? "-" : clock(at)) }, ...series], scales: { y: { range: (_, __, high) => [0, high * 1.05 || 1] } },
+    axes: [{ ...axis, values: (_, times) => times.map(clock) }, { ...axis, size: 72, values: (_, values) => values.map(rate) }],
   }, [drawn.x, ...drawn.series.map((one) => one.values)]);
   figure.prepend(plot.root);
   new ResizeObserver(() => plot.setSize({ width: width(), height: 240 })).observe(figure);

@@ -28,8 +28,8 @@ pub fn overview_page(report: &StatusReport, history: &[TrafficMinute]) -> Page {
         fragments: vec![
             PageFragment::new("figures", head_figures(report, true)),
             PageFragment::new("matrix", zone_section(&report.summary)),
-            PageFragment::new("fixes", fixes(report)),
             PageFragment::new("history", history_section(history, report.summary.since.as_deref())),
+            PageFragment::new("fixes", fixes(report)),
             PageFragment::new("limits", limits(&report.limits)),
         ],
     }
@@ -77,11 +77,11 @@ fn measured_text(summary: &StatusSummary) -> String {
 fn cost(summary: &StatusSummary) -> HeadFigure {
     let Some(cost) = summary.cost_per_month else {
         let why = if summary.in_zone.is_some() { "the price is unknown: set --price" } else { "" };
-        return HeadFigure::new("Cost", "-").remark(why);
+        return HeadFigure::new("Cost per month", "-").remark(why);
     };
     let avoidable = summary.avoidable_per_month.filter(|money| *money > 0.0);
     let remark = avoidable.map(|money| format!("{} {} avoidable", amount(money), summary.currency));
-    HeadFigure::new("Cost", format!("{} {}/month", amount(cost), summary.currency))
+    HeadFigure::new("Cost per month", format!("{} {}", amount(cost), summary.currency))
         .remark(&remark.unwrap_or_else(|| "nothing avoidable is known".to_owned()))
 }
 
@@ -119,16 +119,17 @@ pub(crate) fn nodes(report: &StatusReport) -> HeadFigure {
 
 pub(crate) fn convergence(summary: &StatusSummary) -> HeadFigure {
     let figures = &summary.convergence;
-    let text =
-        |p50: Option<f64>, p99: Option<f64>| Some(format!("p50 {}, p99 {}", seconds(p50?), seconds(p99?)));
-    let kernel = text(figures.kernels.p50, figures.kernels.p99);
-    let slice = text(figures.slices.p50, figures.slices.p99);
-    match (kernel, slice) {
+    let remark = |p50: Option<f64>| p50.map(|p50| format!("p50 {}", seconds(p50))).unwrap_or_default();
+    let slice = figures.slices.p99.map(|p99| format!("p99 {}", seconds(p99)));
+    match (figures.kernels.p99, slice) {
         (Some(kernel), slice) => {
-            let slice = slice.map(|slice| format!("to EndpointSlice {slice}")).unwrap_or_default();
-            HeadFigure::new("Pod Ready to kernel", kernel).remark(&slice)
+            let slice = slice.map(|slice| format!("; to EndpointSlice {slice}")).unwrap_or_default();
+            HeadFigure::new("Pod Ready to kernel", format!("p99 {}", seconds(kernel)))
+                .remark(&(remark(figures.kernels.p50) + &slice))
         }
-        (None, Some(slice)) => HeadFigure::new("Pod Ready to EndpointSlice", slice),
+        (None, Some(slice)) => {
+            HeadFigure::new("Pod Ready to EndpointSlice", slice).remark(&remark(figures.slices.p50))
+        }
         (None, None) => HeadFigure::new("Convergence", "-").remark("no pod has become ready yet"),
     }
 }

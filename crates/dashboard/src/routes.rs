@@ -186,9 +186,7 @@ fn routes_table(routes: &[RouteRow], wanted: &str) -> String {
 
 fn row(route: &RouteRow) -> Vec<String> {
     let backend = |backend: &RouteBackend| {
-        let measured = backend
-            .measured
-            .map(|share| format!("{} {}", percent(share), share_bar(share, Some(backend.planned))));
+        let measured = backend.measured.map(|share| share_bar(&percent(share), share, Some(backend.planned)));
         format!(
             "<div>{} <strong>{}</strong>, {}</div>",
             escaped(&backend.name),
@@ -205,7 +203,10 @@ fn row(route: &RouteRow) -> Vec<String> {
         ),
         status => format!("<div>{} {}</div>", escaped(&condition.kind), escaped(status)),
     };
-    let none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+    let none = |text: String| match text.is_empty() {
+        true => "-".to_owned(),
+        false => format!("<div>{text}</div>"),
+    };
     vec![
         format!(
             "{}/{} <span class=\"faint\">{}</span>",

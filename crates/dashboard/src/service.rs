@@ -74,8 +74,8 @@ fn figures(status: &ServiceStatus, currency: &str) -> String {
         )
         .remark(&rate.unwrap_or_default()),
         HeadFigure::new(
-            "Cost",
-            maybe(status.cost_per_month.map(|m| format!("{} {currency}/month", amount(m)))),
+            "Cost per month",
+            maybe(status.cost_per_month.map(|m| format!("{} {currency}", amount(m)))),
         )
         .remark(&avoidable.map(|m| format!("{} {currency} avoidable", amount(m))).unwrap_or_default()),
         HeadFigure::new(
@@ -196,7 +196,7 @@ fn endpoints(loads: &[EndpointLoad]) -> String {
             text(load.zone.as_deref()),
             text(load.node.as_deref()),
             percent(load.load),
-            format!("{} {}", percent(times(load)), share_bar(times(load) / most, Some(1.0 / most))),
+            share_bar(&percent(times(load)), times(load) / most, Some(1.0 / most)),
         ]
     };
     let rows: Vec<Vec<String>> = shown.iter().map(row).collect();
@@ -222,8 +222,7 @@ fn canary(shares: &[CanaryShare]) -> String {
         TableColumn::number("Measured"),
     ];
     let row = |share: &CanaryShare| {
-        let measured =
-            share.measured.map(|m| format!("{} {}", percent(m), share_bar(m, Some(share.planned))));
+        let measured = share.measured.map(|m| share_bar(&percent(m), m, Some(share.planned)));
         vec![escaped(&share.route), escaped(&share.backend), percent(share.planned), maybe(measured)]
     };
     let rows: Vec<Vec<String>> = shares.iter().map(row).collect();

@@ -188,7 +188,7 @@ fn rows_table(services: &[&ServiceStatus], query: Option<&ServicesQuery>, curren
     let row = |service: &&ServiceStatus| {
         let shares = service.in_zone;
         let measured = match shares.measured {
-            Some(share) => format!("{} {}", percent(share), share_bar(share, shares.planned)),
+            Some(share) => share_bar(&percent(share), share, shares.planned),
             None => "-".to_owned(),
         };
         let name = match query {

@@ -71,13 +71,14 @@ pub(crate) fn anchor(text: &str, target: &str) -> String {
     format!("<a href=\"{}\">{}</a>", escaped(target), escaped(text))
 }
 
-/// A bar of a share, with a tick at the planned one.
-pub(crate) fn share_bar(share: f64, planned: Option<f64>) -> String {
+/// A text and a bar of its share, with a tick at the planned one.
+pub(crate) fn share_bar(text: &str, share: f64, planned: Option<f64>) -> String {
     let place = |share: f64| (share.clamp(0.0, 1.0) * 100.0).round();
     let tick = planned.map(|planned| format!("<path class=\"tick\" d=\"M{:.0} 0v8\"/>", place(planned)));
     format!(
-        "<svg class=\"bar\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\
-         <rect class=\"part\" width=\"100\" height=\"8\"/><rect class=\"mark\" width=\"{:.0}\" height=\"8\"/>{}</svg>",
+        "<span class=\"share\">{} <svg class=\"bar\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\
+         <rect class=\"part\" width=\"100\" height=\"8\"/><rect class=\"mark\" width=\"{:.0}\" height=\"8\"/>{}</svg></span>",
+        escaped(text),
         place(share),
         tick.unwrap_or_default()
     )

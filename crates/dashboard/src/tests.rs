@@ -209,6 +209,11 @@ fn all_pages(report: &StatusReport) -> Vec<Page> {
     ]
 }
 
+/// The document with ordinary spaces.
+fn document(page: &Page) -> String {
+    crate::document(page).replace('\u{a0}', " ")
+}
+
 fn services_html(link: &str, report: &StatusReport) -> String {
     let Some(PageTarget::Services(query)) = PageTarget::parse_link(link) else { panic!("{link}") };
     document(&services_page(report, &query))
@@ -227,7 +232,7 @@ fn the_overview_has_the_figures_the_matrix_with_numbers_and_the_limits() {
         "70 %",
         "96 % planned",
         "250 GB/day",
-        "151 USD/month",
+        "151 USD",
         "120 USD avoidable",
         "+60 %",
         "1 behind: node-1",
@@ -353,9 +358,13 @@ fn what_if_shows_before_and_after() {
 #[test]
 fn routes_show_planned_and_measured_shares_and_what_is_wrong() {
     let html = document(&routes_page(&routes(), "V2", &["routes cannot be read".to_owned()]));
-    for part in
-        ["shop/web", "web-v2", "<strong>10 %</strong>, 12 %", "Accepted False", "there is no such Service"]
-    {
+    for part in [
+        "shop/web",
+        "web-v2",
+        "<strong>10 %</strong>, <span class=\"share\">12 %",
+        "Accepted False",
+        "there is no such Service",
+    ] {
         assert!(html.contains(part), "{part} in {html}");
     }
     assert!(document(&routes_page(&routes(), "none", &[])).contains("No route matches"));

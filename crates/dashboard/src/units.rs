@@ -1,12 +1,12 @@
-//! Numbers as text.
+//! Numbers as text. A number and its unit are not broken over two lines.
 
 /// `96 %`, with a decimal where it matters.
 pub(crate) fn percent(share: f64) -> String {
     let percent = 100.0 * share;
     if percent > 99.0 && percent < 100.0 || percent > 0.0 && percent < 1.0 {
-        return format!("{percent:.1} %");
+        return format!("{percent:.1}\u{a0}%");
     }
-    format!("{percent:.0} %")
+    format!("{percent:.0}\u{a0}%")
 }
 
 pub(crate) fn maybe(text: Option<String>) -> String {
@@ -28,14 +28,14 @@ pub(crate) fn size(bytes: f64) -> String {
         unit += 1;
     }
     if value < 10.0 && unit > 0 {
-        format!("{value:.1} {}", units[unit])
+        format!("{value:.1}\u{a0}{}", units[unit])
     } else {
-        format!("{value:.0} {}", units[unit])
+        format!("{value:.0}\u{a0}{}", units[unit])
     }
 }
 
 pub(crate) fn seconds(seconds: f64) -> String {
-    if seconds < 1.0 { format!("{:.0} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
+    if seconds < 1.0 { format!("{:.0}\u{a0}ms", seconds * 1e3) } else { format!("{seconds:.1}\u{a0}s") }
 }
 
 /// The age of a report in steps, so that a page at rest does not change.

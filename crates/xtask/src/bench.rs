@@ -29,6 +29,13 @@ const BENCHES: &[Bench] = &[
         counted: true,
     },
     Bench {
+        name: "dashboard",
+        package: "zoneward",
+        description: "the dashboard with 10,000 Services: time and size of pages, 50 viewers at rest",
+        needs: &[],
+        counted: false,
+    },
+    Bench {
         name: "l7",
         package: "zoneward",
         description: "the embedded proxy, Envoy, nginx and haproxy: CPU per request, memory, many routes",
@@ -118,7 +125,7 @@ fn list() -> String {
 }
 
 fn rows() -> String {
-    let lines = BENCHES.iter().map(|bench| format!("    {:<8} {}", bench.name, bench.description));
+    let lines = BENCHES.iter().map(|bench| format!("    {:<11} {}", bench.name, bench.description));
     lines.collect::<Vec<_>>().join("\n")
 }
 

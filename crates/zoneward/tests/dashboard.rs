@@ -145,7 +145,8 @@ fn a_page_follows_changes_without_a_reload_and_keeps_what_is_open() {
     browser.until(LIVE);
     browser.eval("window.stayed = true");
     browser.eval("document.querySelector('#why details').open = true");
-    let measured = "document.querySelector('#flows td.own').innerText.split('\\n')[0]";
+    let measured =
+        "document.querySelector('#flows td.own').innerText.split('\\n')[0].replace('\\u00a0', ' ')";
     assert_eq!(browser.text(measured), "34 %");
     world.feed_in_zone(60);
     browser.until(&format!("{measured} === '99 %'"));
@@ -155,7 +156,7 @@ fn a_page_follows_changes_without_a_reload_and_keeps_what_is_open() {
         &json!({"spec": {"trafficDistribution": "PreferSameZone"}}),
     );
     browser.until("document.querySelector('#figures .value').innerText === 'PreferSameZone'");
-    browser.until("document.querySelector('#flows td.own').innerText.includes('plan 100 %')");
+    browser.until("document.querySelector('#flows td.own').innerText.includes('plan 100\\u00a0%')");
     assert_eq!(
         browser.eval("window.stayed === true && document.querySelector('#why details').open"),
         json!(true)
