@@ -163,4 +163,4 @@ function enhance(root) {
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => enhance(document));
 enhance(document);
-listen();
+if (document.querySelector("main > section[data-v]")) listen();

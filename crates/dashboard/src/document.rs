@@ -25,8 +25,9 @@ pub const SECURITY_HEADERS: &[(&str, &str)] = &[
     ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// How often the page reloads without JavaScript.
-const RELOAD_SECONDS: u32 = 30;
+/// How often a page reloads without JavaScript, and one without a report always.
+const RELOAD: &str = "<noscript><meta http-equiv=\"refresh\" content=\"30\"></noscript>";
+const RELOAD_SOON: &str = "<meta http-equiv=\"refresh\" content=\"5\">";
 
 const NAV: &[(NavEntry, &str, &str)] = &[
     (NavEntry::Overview, "/", "Overview"),
@@ -36,11 +37,7 @@ const NAV: &[(NavEntry, &str, &str)] = &[
     (NavEntry::WhatIf, "/what-if", "What-if"),
 ];
 
-fn head(title: &str, reloads: bool) -> String {
-    let reload = match reloads {
-        true => format!("<noscript><meta http-equiv=\"refresh\" content=\"{RELOAD_SECONDS}\"></noscript>"),
-        false => String::new(),
-    };
+fn head(title: &str, reload: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
@@ -63,19 +60,19 @@ fn nav(current: Option<NavEntry>) -> String {
 
 /// The page for a browser.
 pub fn document(page: &Page) -> String {
-    let mut html = head(&page.title, true);
-    let _ = write!(
+    let mut html = head(&page.title, RELOAD);
+    let _ = writeln!(
         html,
-        "<body data-plot=\"{}\" data-plot-css=\"{}\">{}<main id=\"main\"><h1>{}</h1>\n",
+        "<body data-plot=\"{}\" data-plot-css=\"{}\">{}<main id=\"main\"><h1>{}</h1>",
         assets::UPLOT_JS.path(),
         assets::UPLOT_CSS.path(),
         nav(Some(page.nav)),
         escaped(&page.title)
     );
     for fragment in &page.fragments {
-        let _ = write!(
+        let _ = writeln!(
             html,
-            "<section id=\"{}\" data-v=\"{:016x}\">{}</section>\n",
+            "<section id=\"{}\" data-v=\"{:016x}\">{}</section>",
             fragment.id,
             fragment.version(),
             fragment.html
@@ -86,9 +83,18 @@ pub fn document(page: &Page) -> String {
 
 /// A page that says what is wrong, or what was done.
 pub fn error_document(title: &str, text: &str, back: &str) -> String {
+    message(&head(title, ""), title, text, back)
+}
+
+/// A page that is tried again soon.
+pub fn unavailable_document(text: &str, back: &str) -> String {
+    let title = "No report yet";
+    message(&head(title, RELOAD_SOON), title, text, back)
+}
+
+fn message(head: &str, title: &str, text: &str, back: &str) -> String {
     format!(
-        "{}<body>{}<main id=\"main\"><h1>{}</h1>\n<p>{}</p>\n<p><a href=\"{}\">Back</a></p></main></body></html>\n",
-        head(title, false),
+        "{head}<body>{}<main id=\"main\"><h1>{}</h1>\n<p>{}</p>\n<p><a href=\"{}\">Back</a></p></main></body></html>\n",
         nav(None),
         escaped(title),
         escaped(text),

@@ -26,7 +26,7 @@ mod target;
 mod units;
 mod what_if;
 
-pub use document::{SECURITY_HEADERS, document, error_document, status_file};
+pub use document::{SECURITY_HEADERS, document, error_document, status_file, unavailable_document};
 pub use nodes::{NodeSort, NodesQuery, nodes_page};
 pub use overview::overview_page;
 pub use query::{QueryPairs, encoded};

@@ -12,7 +12,7 @@ use crate::overview::history_section;
 use crate::services::fix_effect;
 use crate::table::{TableColumn, copyable, share_bar, table};
 use crate::target::service_link;
-use crate::units::{amount, count, maybe, percent, size};
+use crate::units::{amount, count, maybe, percent, sentence, size};
 use crate::{NavEntry, Page, PageFragment};
 
 /// Endpoints with a row; the most loaded are shown.
@@ -90,7 +90,7 @@ fn figures(status: &ServiceStatus, currency: &str) -> String {
 fn fix(status: &ServiceStatus, detail: &ServiceDetail, currency: &str, extras: &ServiceExtras) -> String {
     let mut html = "<h2>What to do</h2>\n".to_owned();
     if let Some(reason) = &status.reason {
-        let _ = writeln!(html, "<p>{}</p>", escaped(reason));
+        let _ = writeln!(html, "<p>{}</p>", escaped(&sentence(reason)));
     }
     let Some(command) = &status.fix else {
         html += "<p>No setting is known that keeps more traffic in its zone.</p>\n";
@@ -237,9 +237,9 @@ fn why(detail: &ServiceDetail) -> String {
                     zone.</p>\n"
         .to_owned();
     for row in &detail.zones {
-        let _ = write!(
+        let _ = writeln!(
             html,
-            "<details id=\"why-{0}\"><summary>from {0}: {1}</summary><dl class=\"reasons\">\n",
+            "<details id=\"why-{0}\"><summary>from {0}: {1}</summary><dl class=\"reasons\">",
             escaped(&row.from),
             escaped(&row.mode)
         );

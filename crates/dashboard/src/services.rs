@@ -8,7 +8,7 @@ use plan::status::{ServiceStatus, StatusReport};
 use crate::query::{QueryPairs, link};
 use crate::table::{TableColumn, TableOrder, anchor, copyable, pager, share_bar, table};
 use crate::target::service_link;
-use crate::units::{amount, count, maybe, percent, size};
+use crate::units::{amount, count, maybe, percent, sentence, size};
 use crate::{NavEntry, Page, PageFragment};
 
 const ROWS: usize = 50;
@@ -225,7 +225,7 @@ fn rows_table(services: &[&ServiceStatus], query: Option<&ServicesQuery>, curren
 
 /// The reason, and the mechanism that would be better.
 fn advice(service: &ServiceStatus, with_command: bool) -> String {
-    let reason = service.reason.as_deref().map(escaped).unwrap_or_default();
+    let reason = service.reason.as_deref().map(|reason| escaped(&sentence(reason))).unwrap_or_default();
     let change = match (&service.effect, &service.fix) {
         (Some(effect), Some(fix)) => {
             let to = format!("{} \u{2192} {} in zone", escaped(&effect.mechanism), percent(effect.in_zone));
@@ -258,7 +258,7 @@ pub(crate) fn fix_effect(service: &ServiceStatus, currency: &str) -> Option<Stri
 /// One Service with its reason, fix and effect.
 pub(crate) fn fix_item(service: &ServiceStatus, currency: &str) -> String {
     let name = anchor(&service.key(), &service_link(&service.namespace, &service.name));
-    let reason = service.reason.as_deref().map(|reason| format!("<p>{}</p>\n", escaped(reason)));
+    let reason = service.reason.as_deref().map(|reason| format!("<p>{}</p>\n", escaped(&sentence(reason))));
     let effect = fix_effect(service, currency)
         .map(|text| format!("<p>Effect: <strong>{}</strong></p>\n", escaped(&text)));
     format!(

@@ -52,6 +52,14 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
     output::count(number, noun)
 }
 
+/// A reason as a sentence.
+pub(crate) fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
+    let end = if text.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{first}{}{end}", letters.as_str())
+}
+
 /// Some names, and how many more.
 pub(crate) fn listed(names: &[String], most: usize) -> String {
     let shown: Vec<&str> = names.iter().take(most).map(String::as_str).collect();

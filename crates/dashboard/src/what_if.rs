@@ -148,6 +148,10 @@ fn outcome(report: &StatusReport, form: &WhatIfForm, view: &WhatIfView) -> Strin
         ),
         false => String::new(),
     };
+    let fails = match form.failed_zone.as_str() {
+        "" => String::new(),
+        zone => format!("<p>After the failure, {} sends nothing and has no endpoints.</p>\n", escaped(zone)),
+    };
     let status = report.services.iter().find(|service| service.key() == form.service);
     let zones: BTreeSet<&str> = [before, after]
         .iter()
@@ -169,7 +173,7 @@ fn outcome(report: &StatusReport, form: &WhatIfForm, view: &WhatIfView) -> Strin
         .map(|command| format!("<h2>The change as a command</h2>\n{}", copyable(command)));
     format!(
         "<h2>Before and after</h2>\n<p class=\"faint\">{demand} By the decisions of the controller and of the nodes.</p>\n\
-         {}{refused}{}<div class=\"figures\">{}{}</div>\n{}",
+         {fails}{}{refused}{}<div class=\"pair\">{}{}</div>\n{}",
         held.unwrap_or_default(),
         compared(before, after, status, &report.summary.currency),
         matrix("Before", &before.figures),
@@ -190,7 +194,10 @@ fn compared(
         TableColumn::number("After"),
         TableColumn::number("Difference"),
     ];
-    let points = |a: f64, b: f64| format!("{:+.1} points", 100.0 * (b - a));
+    let points = |a: f64, b: f64| match (b - a).abs() < 5e-4 {
+        true => "0".to_owned(),
+        false => format!("{:+.1} points", 100.0 * (b - a)),
+    };
     let shares = |name: &str, a: f64, b: f64, sign: &str| {
         vec![name.to_owned(), format!("{sign}{}", percent(a)), format!("{sign}{}", percent(b)), points(a, b)]
     };
@@ -217,7 +224,12 @@ fn compared(
         };
         let (a, b) = (ready(before), ready(after));
         let name = format!("Endpoints in {}", escaped(if zone.is_empty() { "no zone" } else { zone }));
-        rows.push(vec![name, a.to_string(), b.to_string(), format!("{:+}", b - a)]);
+        rows.push(vec![
+            name,
+            a.to_string(),
+            b.to_string(),
+            if a == b { "0".to_owned() } else { format!("{:+}", b - a) },
+        ]);
     }
     // The cost of what crosses now, by the share that would cross.
     let crossing = 1.0 - a.in_zone - a.refused;

@@ -89,6 +89,18 @@ impl DemoCluster {
         })
     }
 
+    /// The address of the dashboard, as the leader's Lease has it.
+    pub async fn dashboard(&self) -> String {
+        let leases: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), "kube-system", &ObjectKind::Lease.resource());
+        let lease = leases.get_opt("zoneward-controller").await.ok().flatten();
+        let annotations = lease.and_then(|lease| lease.metadata.annotations).unwrap_or_default();
+        match annotations.get(annotation::STATUS_ADDRESS) {
+            Some(address) => format!("http://{address}/"),
+            None => format!("the address that {} has", self.folder.join("logs/api.log").display()),
+        }
+    }
+
     pub fn clock(&self) -> &Clock {
         &self.clock
     }

@@ -216,7 +216,7 @@ async fn run_demo(args: &DemoArgs, clock: &Clock) -> Result<bool> {
     let mut kept = Ok(());
     if result.is_ok() && args.keep {
         let console = Console::new(args.output.format == Format::Table);
-        let closing = closing(&cluster, args);
+        let closing = closing(&cluster, args, &cluster.dashboard().await);
         kept = tokio::select! {
             biased;
             () = signals.wait() => Ok(()),
@@ -344,7 +344,7 @@ async fn build(cluster: &mut DemoCluster, console: &Console) -> Result<()> {
 }
 
 /// Commands to try while the cluster keeps running.
-fn closing(cluster: &DemoCluster, args: &DemoArgs) -> String {
+fn closing(cluster: &DemoCluster, args: &DemoArgs, dashboard: &str) -> String {
     let spill = cluster
         .address(&demo_cluster::key("web-spill"), Family::V4)
         .map(|to| to.to_string())
@@ -353,7 +353,7 @@ fn closing(cluster: &DemoCluster, args: &DemoArgs) -> String {
     let [traffic, scale, exec] =
         ["traffic", "scale", "exec"].map(|command| command_line(command, args.data_dir.as_deref()));
     format!(
-        "\nEverything keeps running until Ctrl-C. In another terminal:\n\n\
+        "\nThe dashboard is at {dashboard}\n\nEverything keeps running until Ctrl-C. In another terminal:\n\n\
          Send traffic, remove pods in zone-c, and see traffic move:\n  \
          {traffic} web-spill\n  \
          {scale} web --zone zone-c --replicas 1\n  \

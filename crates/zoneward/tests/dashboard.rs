@@ -46,8 +46,9 @@ fn evaluated() -> World {
     }
 }
 
-fn pictures() -> PathBuf {
-    let folder = match std::env::var_os("ZONEWARD_PICTURES") {
+/// Where pictures go: for the documentation, or to look at.
+fn pictures(for_docs: Option<&std::ffi::OsStr>) -> PathBuf {
+    let folder = match for_docs {
         Some(folder) => Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder),
         None => Path::new(env!("CARGO_TARGET_TMPDIR")).join("dashboard-pictures"),
     };
@@ -59,7 +60,8 @@ fn pictures() -> PathBuf {
 fn pages_load_fit_phones_and_screens_in_light_and_dark_and_complain_about_nothing() {
     let world = evaluated();
     let mut browser = Browser::start("dashboard-pages");
-    let folder = pictures();
+    let for_docs = std::env::var_os("ZONEWARD_PICTURES");
+    let folder = pictures(for_docs.as_deref());
     for (name, path) in PAGES {
         let mut papers = Vec::new();
         for (width, dark) in [(1440, false), (390, false), (1440, true)] {
@@ -70,14 +72,18 @@ fn pages_load_fit_phones_and_screens_in_light_and_dark_and_complain_about_nothin
             let wide = browser.eval("document.documentElement.scrollWidth");
             assert_eq!(wide, width, "{name} on a screen of {width} px");
             papers.push(browser.text("getComputedStyle(document.body).backgroundColor"));
-            let look = if dark {
-                "dark"
-            } else if width < 500 {
-                "phone"
-            } else {
-                "light"
+            let look = match (dark, width) {
+                (true, _) => "dark",
+                (false, 390) => "phone",
+                (false, _) => "light",
             };
-            browser.picture(&folder.join(format!("dashboard-{name}-{look}.png")), true);
+            match &for_docs {
+                None => browser.picture(&folder.join(format!("dashboard-{name}-{look}.png")), true),
+                Some(_) if look == "light" || (look, *name) == ("dark", "overview") => {
+                    browser.picture(&folder.join(format!("dashboard-{name}-{look}.webp")), false);
+                }
+                Some(_) => {}
+            }
         }
         assert_eq!(papers[0], papers[1]);
         assert_ne!(papers[0], papers[2], "{name} is not dark");

@@ -32,7 +32,10 @@ impl Kept {
             .expect("the demo starts");
         let lines = BufReader::new(child.stdout.take().expect("it was asked for"));
         let mut kept = Kept { child, folder, lines, commands: Vec::new() };
-        kept.read_until("Everything keeps running");
+        let before = kept.read_until("Everything keeps running");
+        let dashboard = before.lines().find_map(|line| line.strip_prefix("The dashboard is at http://"));
+        let dashboard = dashboard.expect("it has an address").trim_end_matches('/');
+        std::net::TcpStream::connect(dashboard).expect("the dashboard listens");
         let text = kept.read_until("kubectl --kubeconfig");
         let text = text.replace("\\\n    ", "");
         kept.commands = text.lines().filter_map(|line| line.strip_prefix("  ").map(str::to_owned)).collect();

@@ -51,6 +51,7 @@ fn run(name: &str) -> usize {
 const GUIDES: &[&str] = &[
     "choosing.md",
     "cluster.md",
+    "dashboard.md",
     "envoy.md",
     "replace-kube-proxy.md",
     "routes.md",
@@ -86,6 +87,11 @@ fn choosing_does_what_it_says() {
 #[test]
 fn cluster_does_what_it_says() {
     assert!(run("docs/guide/cluster.md") >= 1);
+}
+
+#[test]
+fn dashboard_does_what_it_says() {
+    assert!(run("docs/guide/dashboard.md") >= 5);
 }
 
 #[test]

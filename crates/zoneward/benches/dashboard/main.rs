@@ -59,17 +59,18 @@ async fn measure(services: usize) {
     println!("{services} Services: written in {:.1} s", start.elapsed().as_secs_f64());
     let config = ControllerConfig { traffic: traffic(services), ..ControllerConfig::default() };
     let board = config.status.clone();
-    let args = StatusListenerArgs {
-        status_bind_address: Some("127.0.0.1:0".parse().unwrap()),
-        allow_apply: false,
-    };
+    let args =
+        StatusListenerArgs { status_bind_address: Some("127.0.0.1:0".parse().unwrap()), allow_apply: false };
     let listener = StatusListener::bind(&args).await.unwrap();
     let address = listener.address();
     let (_stop, stopped) = watch::channel(false);
     let (_leading, leads) = watch::channel(true);
     let access = AdminAccessArgs::default();
     let connection = Connection::default();
-    listener.serve(board.clone(), &access, client.clone(), connection, &clock, stopped.clone()).await.unwrap();
+    listener
+        .serve(board.clone(), &access, client.clone(), connection, &clock, stopped.clone())
+        .await
+        .unwrap();
     tokio::spawn(controller::run(client, config, ControllerMetrics::default(), leads, stopped));
     until_evaluated(&board).await;
     println!("  evaluated after {:.1} s, {} MB", start.elapsed().as_secs_f64(), process::memory());
@@ -90,7 +91,10 @@ fn traffic(services: usize) -> TrafficSource {
     for (node, minute) in (1..=MINUTES).flat_map(|minute| [(0, minute), (1, minute)]) {
         // Reports are bounded, so each of two nodes has a part.
         let row = |number: usize| TrafficRow {
-            owner: TrafficOwner::Service { namespace: "default".to_owned(), name: load::service_name(number) },
+            owner: TrafficOwner::Service {
+                namespace: "default".to_owned(),
+                name: load::service_name(number),
+            },
             zone_pairs: pairs(minute),
         };
         let report = TrafficReport {

@@ -140,8 +140,7 @@ impl Dashboard {
                 dashboard::error_document("Not found", &text, "/services"),
             ),
             Err(NoPage::Unavailable(why)) => {
-                let text = format!("{why}.");
-                let page = dashboard::error_document("No report yet", &text, &target.link());
+                let page = dashboard::unavailable_document(&format!("{why}."), &target.link());
                 response(StatusCode::SERVICE_UNAVAILABLE, HTML, page)
             }
         }

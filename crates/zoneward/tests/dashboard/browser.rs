@@ -174,10 +174,13 @@ impl Browser {
         found
     }
 
-    /// The whole page as PNG, or its first screen.
+    /// The whole page as PNG, or its first screen as WebP, which is smaller.
     pub fn picture(&mut self, file: &Path, whole: bool) {
-        let taken =
-            self.call("Page.captureScreenshot", json!({"format": "png", "captureBeyondViewport": whole}));
+        let params = match whole {
+            true => json!({"format": "png", "captureBeyondViewport": true}),
+            false => json!({"format": "webp", "quality": 60}),
+        };
+        let taken = self.call("Page.captureScreenshot", params);
         let data = taken["data"].as_str().unwrap();
         std::fs::write(file, base64::engine::general_purpose::STANDARD.decode(data).unwrap()).unwrap();
     }
