@@ -90,6 +90,8 @@ pub struct StatusQuery {
     pub name: Option<String>,
     /// The window of rates; by default [`WINDOW`].
     pub window: Option<Duration>,
+    /// Services that are evaluated for the answer, if their evaluation is missing; by default 100.
+    pub evaluations: Option<usize>,
 }
 
 /// Why there is no report.
@@ -333,7 +335,8 @@ impl SliceReconciler {
         let named = named.map(|(namespace, name)| ServiceKey::new(&namespace.into(), &name.into()));
         self.evaluations.asked = Some(now);
         let snapshot = self.cache.snapshot();
-        self.evaluations.refresh(snapshot, &rows, named.as_ref(), EVALUATED_PER_REQUEST);
+        let budget = query.evaluations.unwrap_or(EVALUATED_PER_REQUEST);
+        self.evaluations.refresh(snapshot, &rows, named.as_ref(), budget);
         let price = |from: &str, to: &str| traffic.price.as_ref().and_then(|price| price(from, to));
         let (nodes, nodes_without_proxy) = self.node_states(now);
         let mut report = status::report(StatusInput {

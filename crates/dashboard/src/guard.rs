@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 /// The headers of a request that say where it comes from.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RequestOrigin<'a> {
+pub struct BrowserOrigin<'a> {
     /// Whether it is a GET or HEAD.
     pub reads: bool,
     /// Whether the listener is on loopback, where no token is required.
@@ -18,7 +18,7 @@ pub struct RequestOrigin<'a> {
     pub dest: Option<&'a str>,
 }
 
-impl RequestOrigin<'_> {
+impl BrowserOrigin<'_> {
     /// Why the request is refused.
     pub fn refusal(&self) -> Option<&'static str> {
         let Some(host) = self.host else { return Some("missing Host") };
@@ -64,8 +64,8 @@ fn is_port(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn get(host: &str) -> RequestOrigin<'_> {
-        RequestOrigin { reads: true, on_loopback: true, host: Some(host), ..RequestOrigin::default() }
+    fn get(host: &str) -> BrowserOrigin<'_> {
+        BrowserOrigin { reads: true, on_loopback: true, host: Some(host), ..BrowserOrigin::default() }
     }
 
     #[test]
@@ -90,15 +90,15 @@ mod tests {
         for host in others {
             assert!(get(host).refusal().is_some(), "{host}");
         }
-        assert!(RequestOrigin { host: None, ..get("") }.refusal().is_some());
+        assert!(BrowserOrigin { host: None, ..get("") }.refusal().is_some());
         // Off loopback a token decides.
-        assert_eq!(RequestOrigin { on_loopback: false, ..get("zoneward.example") }.refusal(), None);
+        assert_eq!(BrowserOrigin { on_loopback: false, ..get("zoneward.example") }.refusal(), None);
     }
 
     #[test]
     fn other_sites_may_link_and_nothing_else() {
         let host = "127.0.0.1:10271";
-        let link = RequestOrigin {
+        let link = BrowserOrigin {
             site: Some("cross-site"),
             mode: Some("navigate"),
             dest: Some("document"),
@@ -112,25 +112,25 @@ mod tests {
             ("cross-site", "navigate", "iframe"),
             ("cross-site", "navigate", "object"),
         ] {
-            let request = RequestOrigin { site: Some(site), mode: Some(mode), dest: Some(dest), ..get(host) };
+            let request = BrowserOrigin { site: Some(site), mode: Some(mode), dest: Some(dest), ..get(host) };
             assert!(request.refusal().is_some(), "{site} {mode} {dest}");
         }
         for origin in
             ["http://evil.example", "null", "http://127.0.0.1:9999", "http://127.0.0.1:10271.evil.example"]
         {
-            assert!(RequestOrigin { origin: Some(origin), ..get(host) }.refusal().is_some(), "{origin}");
+            assert!(BrowserOrigin { origin: Some(origin), ..get(host) }.refusal().is_some(), "{origin}");
         }
-        assert_eq!(RequestOrigin { origin: Some("http://127.0.0.1:10271"), ..get(host) }.refusal(), None);
+        assert_eq!(BrowserOrigin { origin: Some("http://127.0.0.1:10271"), ..get(host) }.refusal(), None);
     }
 
     #[test]
     fn a_post_needs_the_origin_of_this_page() {
         let host = "localhost:10271";
-        let post = RequestOrigin { reads: false, ..get(host) };
+        let post = BrowserOrigin { reads: false, ..get(host) };
         assert!(post.refusal().is_some());
-        let own = RequestOrigin { origin: Some("http://localhost:10271"), ..post };
-        assert_eq!(RequestOrigin { site: Some("same-origin"), ..own }.refusal(), None);
-        let navigated = RequestOrigin {
+        let own = BrowserOrigin { origin: Some("http://localhost:10271"), ..post };
+        assert_eq!(BrowserOrigin { site: Some("same-origin"), ..own }.refusal(), None);
+        let navigated = BrowserOrigin {
             origin: Some("http://evil.example"),
             site: Some("cross-site"),
             mode: Some("navigate"),
@@ -138,7 +138,7 @@ mod tests {
             ..post
         };
         assert!(navigated.refusal().is_some());
-        let no_origin = RequestOrigin { origin: None, ..navigated };
+        let no_origin = BrowserOrigin { origin: None, ..navigated };
         assert!(no_origin.refusal().is_some());
     }
 }

@@ -1,3 +1,5 @@
+//! Pages of made-up reports: what they show, that names cannot add markup, and how large they are.
+
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 use std::collections::BTreeMap;

@@ -114,3 +114,90 @@ fn by_zone(slices: &[Slice]) -> BTreeMap<Name, usize> {
     }
     counts
 }
+
+#[cfg(test)]
+mod tests {
+    use model::{Interner, Object, parse};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::what_if::DemandBasis;
+
+    fn parsed(value: &Value) -> Object {
+        parse::object(value, &mut Interner::default()).0.expect("a valid object")
+    }
+
+    /// Three zones of one node; four endpoints in zone a, one in b, one in c.
+    fn world() -> (BTreeMap<Name, model::Node>, Service, Vec<Slice>) {
+        let mut snapshot = model::Snapshot::default();
+        for zone in ["a", "b", "c"] {
+            snapshot.apply(parsed(&json!({"apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": format!("n{zone}"), "labels": {"topology.kubernetes.io/zone": zone}},
+                "status": {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}})));
+        }
+        snapshot.apply(parsed(&json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "web", "namespace": "d"},
+            "spec": {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ports": [{"port": 80}]}})));
+        let endpoint = |(at, zone): (usize, &str)| {
+            json!({"addresses": [format!("10.1.0.{}", at + 1)],
+            "conditions": {"ready": true}, "zone": zone, "nodeName": format!("n{zone}")})
+        };
+        let endpoints: Vec<Value> =
+            ["a", "a", "a", "a", "b", "c"].into_iter().enumerate().map(endpoint).collect();
+        snapshot.apply(parsed(&json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": "web-1", "namespace": "d", "labels": {"kubernetes.io/service-name": "web"}},
+            "addressType": "IPv4", "ports": [{"name": "", "port": 80, "protocol": "TCP"}], "endpoints": endpoints})));
+        let key = model::ServiceKey::new(&"d".into(), &"web".into());
+        let service = snapshot.service(&key).expect("it is there").clone();
+        (snapshot.nodes().clone(), service, snapshot.slices(&key).to_vec())
+    }
+
+    fn compared(change: &WhatIfChange, scale: &[(Name, i64)]) -> WhatIfComparison {
+        let (nodes, service, slices) = world();
+        let evaluator = WhatIfEvaluator::new(&nodes, DemandBasis::Cpu);
+        let query = WhatIfQuery {
+            service: &service,
+            slices: &slices,
+            namespace_default: None,
+            scale,
+            measured: None,
+        };
+        evaluator.compare(&query, change)
+    }
+
+    #[test]
+    fn nothing_changes_without_a_change_and_loads_add_up() {
+        let WhatIfComparison { before, after } = compared(&WhatIfChange::default(), &[]);
+        assert_eq!(before, after);
+        let sum: f64 = before.endpoints.iter().map(|endpoint| endpoint.load).sum();
+        assert!((sum - 1.0).abs() < 1e-9 && before.endpoints.len() == 6, "{before:?}");
+        assert!((before.figures.in_zone - 1.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_mechanism_moves_traffic_and_more_replicas_carry_it() {
+        let same_zone =
+            WhatIfChange { mechanism: Some(Mechanism::PreferSameZone), ..WhatIfChange::default() };
+        let after = compared(&same_zone, &[]).after;
+        assert!(
+            (after.figures.in_zone - 1.0).abs() < 1e-9 && (after.figures.max_overload - 1.0).abs() < 1e-9
+        );
+        let scaled = compared(&same_zone, &[("b".into(), 3), ("c".into(), 3)]).after;
+        assert_eq!(
+            scaled.endpoints_by_zone,
+            BTreeMap::from([("a".into(), 4), ("b".into(), 4), ("c".into(), 4)])
+        );
+        assert!(scaled.figures.max_overload < 1e-9, "{scaled:?}");
+    }
+
+    #[test]
+    fn a_failed_zone_neither_sends_nor_serves_and_an_unknown_one_changes_nothing() {
+        let fails = |zone: &str| WhatIfChange { failed_zone: Some(zone.into()), ..WhatIfChange::default() };
+        let after = compared(&fails("a"), &[]).after;
+        assert_eq!(after.endpoints_by_zone, BTreeMap::from([("b".into(), 1), ("c".into(), 1)]));
+        assert!(after.figures.zones.keys().all(|(from, to)| from.as_str() != "a" && to.as_str() != "a"));
+        assert!(after.figures.refused < 1e-9);
+        let unknown = compared(&fails("nowhere"), &[]);
+        assert_eq!(unknown.before, unknown.after);
+    }
+}

@@ -19,7 +19,7 @@ use clock::Clock;
 use cluster::Connection;
 use cluster::admin_server::{AdminBody, AdminPage};
 use controller::{StatusBoard, StatusQuery, StatusUnavailable, WhatIfQuestion};
-use dashboard::guard::RequestOrigin;
+use dashboard::guard::BrowserOrigin;
 use dashboard::{Page, PageTarget, SECURITY_HEADERS, ServiceExtras};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
@@ -35,6 +35,8 @@ use route_objects::RouteObjects;
 
 /// Age of a report that pages still use.
 const MAX_AGE: Duration = Duration::from_secs(1);
+/// Services evaluated for a report, so that the first page of a large cluster is not late; others follow by themselves.
+const EVALUATED_PER_REPORT: usize = 20;
 const HTML: &str = "text/html; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -117,9 +119,9 @@ impl Dashboard {
         }
     }
 
-    fn origin<'r>(&self, request: &'r Request<Incoming>) -> RequestOrigin<'r> {
+    fn origin<'r>(&self, request: &'r Request<Incoming>) -> BrowserOrigin<'r> {
         let header = |name: &str| text(request.headers(), name);
-        RequestOrigin {
+        BrowserOrigin {
             reads: matches!(*request.method(), Method::GET | Method::HEAD),
             on_loopback: self.on_loopback,
             host: header("host"),
@@ -189,7 +191,8 @@ impl Dashboard {
         {
             return Ok(report.clone());
         }
-        let report = Arc::new(self.board.ask(StatusQuery::default()).await?);
+        let query = StatusQuery { evaluations: Some(EVALUATED_PER_REPORT), ..StatusQuery::default() };
+        let report = Arc::new(self.board.ask(query).await?);
         *kept = Some((self.clock.now(), report.clone()));
         Ok(report)
     }
