@@ -407,11 +407,7 @@ async fn serve_http(
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, connection).await;
 }
 
-async fn response(
-    routes: &AdminRoutes,
-    request: Request<Incoming>,
-    peer: AdminPeer,
-) -> Response<AdminBody> {
+async fn response(routes: &AdminRoutes, request: Request<Incoming>, peer: AdminPeer) -> Response<AdminBody> {
     let (head, body) = request.into_parts();
     let page = match routes.request_handler(head.uri.path()) {
         Some(handler) => match routes.user(&head, peer).await {

@@ -9,7 +9,7 @@ use plan::status::{self, ServiceView, WhatIfView};
 use plan::what_if::{WhatIfChange, WhatIfQuery, setting_command, setting_patch};
 use plan::work_queue::MonotonicTime;
 
-use super::{SliceReconciler, LedgerView, WINDOW, rows_by_service};
+use super::{LedgerView, SliceReconciler, WINDOW, rows_by_service};
 
 /// A change of one Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,11 +57,7 @@ impl SliceReconciler {
         })
     }
 
-    pub(super) fn what_if(
-        &mut self,
-        question: &WhatIfQuestion,
-        traffic: &LedgerView,
-    ) -> Option<WhatIfView> {
+    pub(super) fn what_if(&mut self, question: &WhatIfQuestion, traffic: &LedgerView) -> Option<WhatIfView> {
         let sums = traffic.sums(WINDOW);
         let rows = sums.as_ref().map(rows_by_service).unwrap_or_default();
         let key = ServiceKey::new(&question.namespace.as_str().into(), &question.name.as_str().into());

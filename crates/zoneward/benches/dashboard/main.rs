@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use cluster::Connection;
 use cluster::admin_server::access::AdminAccessArgs;
-use controller::{ControllerConfig, ControllerMetrics, StatusBoard, TrafficSource};
+use controller::{ControllerConfig, ControllerMetrics, LedgerView, StatusBoard};
 use plan::ledger::{TrafficLedger, TrafficOwner, TrafficReport, TrafficRow, ZonePairTraffic};
 use plan::work_queue::MonotonicTime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -79,7 +79,7 @@ async fn measure(services: usize) {
 }
 
 /// A day of traffic of the first Services.
-fn traffic(services: usize) -> TrafficSource {
+fn traffic(services: usize) -> LedgerView {
     let mut ledger = TrafficLedger::new("2026-11-17T00:00:00Z", MonotonicTime(Duration::ZERO));
     let pair = |from: usize, to: usize, minute: u64| ZonePairTraffic {
         from_zone: format!("zone-{from}"),
@@ -110,7 +110,7 @@ fn traffic(services: usize) -> TrafficSource {
     let ledger = Arc::new(Mutex::new(ledger));
     let history = ledger.clone();
     let now = MonotonicTime(Duration::from_secs(MINUTES * 60));
-    TrafficSource::new(move |window| Some(ledger.lock().unwrap().sums(window, now)), |_, _, _| Some(0.02))
+    LedgerView::new(move |window| Some(ledger.lock().unwrap().sums(window, now)), |_, _| Some(0.02))
         .with_history(move |owner| history.lock().unwrap().history(owner))
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clock::Clock;
 use cluster::Connection;
 use cluster::admin_server::access::AdminAccessArgs;
-use controller::{ControllerConfig, ControllerMetrics, TrafficSource};
+use controller::{ControllerConfig, ControllerMetrics, LedgerView};
 use http::Request;
 use kube::Client;
 use plan::ledger::{TrafficLedger, TrafficOwner, TrafficReport, TrafficRow, ZonePairTraffic};
@@ -121,12 +121,12 @@ impl World {
             let client = cluster::in_process(api().await, &clock);
             fill(&client).await;
             let (sums, history) = (ledger.clone(), ledger.clone());
-            let traffic = TrafficSource::new(
+            let traffic = LedgerView::new(
                 move |window| {
                     let fed = sums.lock().unwrap();
                     Some(fed.ledger.sums(window, fed.now()))
                 },
-                |_, from, to| Some(if from == to { 0.0 } else { 0.02 }),
+                |from, to| Some(if from == to { 0.0 } else { 0.02 }),
             );
             let traffic = traffic.with_history(move |owner| history.lock().unwrap().ledger.history(owner));
             let config = ControllerConfig { traffic, ..ControllerConfig::default() };
