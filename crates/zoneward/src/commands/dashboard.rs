@@ -211,6 +211,9 @@ impl Dashboard {
         let mut notes = Vec::new();
         match detail::events(&self.client, namespace, name).await {
             Ok(events) => view.detail.events = events,
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                notes.push("Events are not shown: the controller may not list them".to_owned());
+            }
             Err(error) => notes.push(format!("Events cannot be read: {error}")),
         }
         match detail::rules(&self.client, namespace, name).await {
