@@ -18,7 +18,10 @@ const MAX_AGE: Duration = Duration::from_secs(10);
 const MAX_OBJECTS: u32 = 500;
 
 #[derive(Default)]
-pub(super) struct RouteObjects(Mutex<Option<(Instant, Vec<(ObjectKind, Value)>, Vec<String>)>>);
+pub(super) struct RouteObjects(Mutex<Option<(Instant, ReadObjects)>>);
+
+/// The objects, and what could not be read.
+type ReadObjects = (Vec<(ObjectKind, Value)>, Vec<String>);
 
 impl RouteObjects {
     /// The rows, and what could not be read.
@@ -29,11 +32,11 @@ impl RouteObjects {
         clock: &Clock,
     ) -> (Vec<RouteRow>, Vec<String>) {
         let mut kept = self.0.lock().await;
-        if kept.as_ref().is_none_or(|(at, _, _)| clock.since(*at) >= MAX_AGE) {
-            let (objects, notes) = read(client).await;
-            *kept = Some((clock.now(), objects, notes));
+        if kept.as_ref().is_none_or(|(at, _)| clock.since(*at) >= MAX_AGE) {
+            let read = read(client).await;
+            *kept = Some((clock.now(), read));
         }
-        let Some((_, objects, notes)) = &*kept else { return Default::default() };
+        let Some((_, (objects, notes))) = &*kept else { return Default::default() };
         let connections = |namespace: &str, name: &str| connections(report, namespace, name);
         let rows = objects
             .iter()
@@ -43,7 +46,7 @@ impl RouteObjects {
     }
 }
 
-async fn read(client: &Client) -> (Vec<(ObjectKind, Value)>, Vec<String>) {
+async fn read(client: &Client) -> ReadObjects {
     let (mut objects, mut notes) = (Vec::new(), Vec::new());
     for kind in ObjectKind::MESH {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind.resource());
