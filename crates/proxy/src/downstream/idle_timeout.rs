@@ -51,8 +51,8 @@ pub(crate) struct ConnectionActivity {
     epoch: AtomicU8,
 }
 
-/// A new connection is not closed for others before.
-const FIRST_REQUEST: Duration = Duration::from_millis(250);
+/// A new connection is not closed for others before: a few round trips of a distant client.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
 
 /// The current one, two before it, and the next.
 const EPOCHS: usize = 4;

@@ -72,6 +72,10 @@ impl Browser {
     }
 
     pub fn call(&mut self, method: &str, params: Value) -> Value {
+        self.answer(method, &params).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    fn answer(&mut self, method: &str, params: &Value) -> Result<Value, Value> {
         self.last += 1;
         let mut message = json!({"id": self.last, "method": method, "params": params});
         if let Some(session) = &self.session {
@@ -85,8 +89,10 @@ impl Browser {
             let message =
                 self.messages.recv_timeout(left).unwrap_or_else(|error| panic!("{method}: {error}"));
             if message["id"] == self.last {
-                assert!(message["error"].is_null(), "{method}: {}", message["error"]);
-                return message["result"].clone();
+                return match &message["error"] {
+                    Value::Null => Ok(message["result"].clone()),
+                    error => Err(error.clone()),
+                };
             }
             self.events.push(message);
         }
@@ -112,10 +118,17 @@ impl Browser {
 
     /// The value of an expression, awaited; clicks in it count as the viewer's.
     pub fn eval(&mut self, expression: &str) -> Value {
+        self.evaluated(expression).unwrap_or_else(|error| panic!("{expression}: {error}"))
+    }
+
+    /// Fails on an exception, and while the page is replaced by another.
+    fn evaluated(&mut self, expression: &str) -> Result<Value, Value> {
         let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true});
-        let result = self.call("Runtime.evaluate", params);
-        assert!(result["exceptionDetails"].is_null(), "{expression}: {}", result["exceptionDetails"]);
-        result["result"]["value"].clone()
+        let result = self.answer("Runtime.evaluate", &params)?;
+        match &result["exceptionDetails"] {
+            Value::Null => Ok(result["result"]["value"].clone()),
+            exception => Err(exception.clone()),
+        }
     }
 
     pub fn text(&mut self, expression: &str) -> String {
@@ -123,12 +136,18 @@ impl Browser {
         value.as_str().unwrap_or_else(|| panic!("{expression} is {value}")).to_owned()
     }
 
-    /// Waits until an expression is true.
+    /// Waits until an expression is true. A page may be replaced meanwhile.
     pub fn until(&mut self, expression: &str) {
         let start = Instant::now();
-        while self.eval(expression) != json!(true) {
-            let page = self.text("document.body.innerText");
-            assert!(start.elapsed() < TIMEOUT, "not {expression}:\n{page}");
+        loop {
+            let found = self.evaluated(expression);
+            if found == Ok(json!(true)) {
+                return;
+            }
+            if start.elapsed() >= TIMEOUT {
+                let page = self.evaluated("document.body.innerText");
+                panic!("not {expression}: {found:?}\n{page:?}");
+            }
             std::thread::sleep(Duration::from_millis(50));
         }
     }
