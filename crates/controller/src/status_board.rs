@@ -33,6 +33,8 @@ const EVALUATED_PER_REQUEST: usize = 100;
 const EVALUATED_PER_TICK: usize = 50;
 /// Evaluation goes on for this time after a request.
 const INTEREST: Duration = Duration::from_secs(60);
+/// How often demand is compared while all Services are evaluated.
+const DEMAND_PERIOD: Duration = Duration::from_secs(10);
 /// The window of rates and shares.
 pub const WINDOW: Duration = Duration::from_secs(3_600);
 /// Demand is compared in these parts of the Service's traffic.
@@ -223,6 +225,8 @@ pub(crate) struct Evaluations {
     demands: BTreeMap<ServiceKey, Vec<(Name, u8)>>,
     evaluator: Option<(Vec<NodeFacts>, WhatIfEvaluator)>,
     asked: Option<MonotonicTime>,
+    /// When nothing was left to evaluate; demand is looked at again after [`DEMAND_PERIOD`].
+    settled: Option<MonotonicTime>,
 }
 
 /// The facts of a node that an evaluation depends on.
@@ -233,6 +237,7 @@ impl Evaluations {
     pub fn forget(&mut self, key: &ServiceKey) {
         self.kept.remove(key);
         self.demands.remove(key);
+        self.settled = None;
     }
 
     pub fn clear(&mut self) {
@@ -258,21 +263,22 @@ impl Evaluations {
         self.evaluator.as_ref().map(|(_, evaluator)| evaluator)
     }
 
-    /// Evaluates up to `budget` Services that have no valid evaluation, those with most traffic first.
+    /// Evaluates up to `budget` Services that have no valid evaluation, those with most traffic first; returns how many
+    /// are left.
     pub fn refresh(
         &mut self,
         snapshot: &Snapshot,
         rows: &BTreeMap<ServiceKey, &[ZonePairTraffic]>,
         first: Option<&ServiceKey>,
         budget: usize,
-    ) {
+    ) -> usize {
         self.evaluator(snapshot);
-        let Some((_, evaluator)) = &self.evaluator else { return };
+        let Some((_, evaluator)) = &self.evaluator else { return 0 };
         let mut due: Vec<(u64, &Service, &[Slice])> = Vec::new();
         for (service, slices) in snapshot.services() {
             let traffic = rows.get(&service.key).copied().unwrap_or_default();
-            let is_valid = self.kept.contains_key(&service.key)
-                && self.demands.get(&service.key).is_some_and(|known| *known == parts(traffic));
+            // Services that nodes do not proxy have a demand and no evaluation.
+            let is_valid = self.demands.get(&service.key).is_some_and(|known| *known == parts(traffic));
             if is_valid {
                 continue;
             }
@@ -281,6 +287,7 @@ impl Evaluations {
             due.push((rank, service, slices));
         }
         due.sort_by_key(|(rank, _, _)| std::cmp::Reverse(*rank));
+        let left = due.len().saturating_sub(budget);
         for (_, service, slices) in due.into_iter().take(budget) {
             let traffic = rows.get(&service.key).copied().unwrap_or_default();
             let namespace = snapshot.namespace(&service.key.namespace);
@@ -296,6 +303,7 @@ impl Evaluations {
         let there: BTreeSet<&ServiceKey> = snapshot.services().map(|(service, _)| &service.key).collect();
         self.kept.retain(|key, _| there.contains(key));
         self.demands.retain(|key, _| there.contains(key));
+        left
     }
 }
 
@@ -362,10 +370,12 @@ impl SliceReconciler {
 
     /// Goes on with evaluations while reports are requested.
     pub(crate) fn evaluate_more(&mut self, traffic: &LedgerView, now: MonotonicTime) {
-        if self.synced && self.leading && self.evaluations.is_wanted(now) {
+        let is_settled = self.evaluations.settled.is_some_and(|at| now < at.after(DEMAND_PERIOD));
+        if self.synced && self.leading && self.evaluations.is_wanted(now) && !is_settled {
             let sums = traffic.sums(WINDOW);
             let rows = sums.as_ref().map(rows_by_service).unwrap_or_default();
-            self.evaluations.refresh(self.cache.snapshot(), &rows, None, EVALUATED_PER_TICK);
+            let left = self.evaluations.refresh(self.cache.snapshot(), &rows, None, EVALUATED_PER_TICK);
+            self.evaluations.settled = (left == 0).then_some(now);
         }
     }
 
@@ -387,3 +397,6 @@ impl SliceReconciler {
         (states, without)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,7 +35,7 @@ pub(crate) struct TableOrder<'a> {
 
 /// Rows of HTML cells; the first column names the row.
 pub(crate) fn table(columns: &[TableColumn], order: Option<&TableOrder<'_>>, rows: &[Vec<String>]) -> String {
-    let mut html = "<table class=\"rows\"><thead><tr>".to_owned();
+    let mut html = "<div class=\"scroll\"><table class=\"rows\"><thead><tr>".to_owned();
     for column in columns {
         let class = if column.is_text { " class=\"text\"" } else { "" };
         let _ = match (column.sort, order) {
@@ -64,7 +64,7 @@ pub(crate) fn table(columns: &[TableColumn], order: Option<&TableOrder<'_>>, row
         }
         html += "</tr>\n";
     }
-    html + "</tbody></table>\n"
+    html + "</tbody></table></div>\n"
 }
 
 pub(crate) fn anchor(text: &str, target: &str) -> String {

@@ -67,6 +67,8 @@ impl Counts {
 struct Minute {
     number: u64,
     cells: BTreeMap<CellKey, Counts>,
+    /// The same for all owners together.
+    pairs: BTreeMap<(u8, u8), Counts>,
 }
 
 #[derive(Debug)]
@@ -286,7 +288,7 @@ impl TrafficLedger {
         let owner = self.row_of(key.owner, growth.bytes);
         let number = self.minute(now);
         if self.minutes.back().is_none_or(|minute| minute.number != number) {
-            self.minutes.push_back(Minute { number, cells: BTreeMap::new() });
+            self.minutes.push_back(Minute { number, ..Minute::default() });
         }
         let Some(minute) = self.minutes.back_mut() else { return };
         let mut key = CellKey { owner, ..key };
@@ -294,6 +296,7 @@ impl TrafficLedger {
             key.owner = OTHER;
         }
         minute.cells.entry(key).or_default().add(growth);
+        minute.pairs.entry((key.from, key.to)).or_default().add(growth);
         if let Some(bytes) = self.tracked.get_mut(&key.owner) {
             *bytes = bytes.saturating_add(growth.bytes);
         }
@@ -401,18 +404,23 @@ impl TrafficLedger {
         ZonePairTraffic { from_zone: zone(from), to_zone: zone(to), connections, bytes }
     }
 
-    /// The minutes with traffic of one row, or of all, oldest first.
+    /// The minutes with traffic of one row, or of all, oldest first. The cost does not depend on the number of rows.
     pub fn history(&self, owner: Option<&TrafficOwner>) -> Vec<TrafficMinute> {
         let wanted = owner.map(|owner| self.ids.get(owner).copied());
         let of = |minute: &Minute| {
-            let mut pairs: BTreeMap<(u8, u8), Counts> = BTreeMap::new();
-            for (key, counts) in &minute.cells {
-                if wanted.is_none_or(|wanted| wanted == Some(key.owner)) {
-                    pairs.entry((key.from, key.to)).or_default().add(*counts);
+            let zone_pairs = match wanted {
+                None => {
+                    let pairs = minute.pairs.iter();
+                    pairs.map(|((from, to), counts)| self.traffic(*from, *to, *counts)).collect()
                 }
-            }
-            let zone_pairs: Vec<ZonePairTraffic> =
-                pairs.into_iter().map(|((from, to), counts)| self.traffic(from, to, counts)).collect();
+                Some(None) => Vec::new(),
+                Some(Some(owner)) => {
+                    let first = CellKey { owner, from: u8::MIN, to: u8::MIN };
+                    let last = CellKey { owner, from: u8::MAX, to: u8::MAX };
+                    let cells = minute.cells.range(first..=last);
+                    cells.map(|(key, counts)| self.traffic(key.from, key.to, *counts)).collect()
+                }
+            };
             TrafficMinute { start_seconds: minute.number * MINUTE, zone_pairs }
         };
         self.minutes.iter().map(of).filter(|minute| !minute.zone_pairs.is_empty()).collect()

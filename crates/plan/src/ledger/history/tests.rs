@@ -136,6 +136,12 @@ fn services_beyond_the_bound_share_a_row_and_a_busy_one_gets_its_own_within_an_h
     assert!(rows(&ledger, 3_700).iter().any(|row| row.owner == service("s299")));
     assert_eq!(bytes(&ledger, 3_700), 2 * all, "every byte is in some row");
     assert!(rows(&ledger, 3_700).len() <= MAX_SERVICES + 1);
+    // The minutes of all rows together are those of the whole ledger, also after rows changed hands.
+    let sum = |minutes: Vec<TrafficMinute>| -> u64 {
+        minutes.iter().flat_map(|minute| &minute.zone_pairs).map(|pair| pair.bytes).sum()
+    };
+    let of_rows: u64 = rows(&ledger, 3_700).iter().map(|row| sum(ledger.history(Some(&row.owner)))).sum();
+    assert_eq!((of_rows, sum(ledger.history(None))), (2 * all, 2 * all));
 }
 
 #[test]
