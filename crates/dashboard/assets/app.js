@@ -13,7 +13,8 @@ function swap(section, html, version) {
   const open = [...section.querySelectorAll("details[open]")].map((part) => part.id || part.textContent.slice(0, 80));
   const active = document.activeElement;
   const inside = section.contains(active);
-  if (inside && active.matches("input, select, textarea")) return;
+  const isTyped = [...section.querySelectorAll("input")].some((input) => input.value !== input.defaultValue);
+  if (isTyped || (inside && active.matches("input, select"))) return;
   const links = [...section.querySelectorAll("a, button, summary")];
   const place = inside ? links.indexOf(active) : -1;
   const top = section.scrollTop;
@@ -46,11 +47,15 @@ function listen() {
   };
 }
 
-// Follows a link or form within the page.
+// Follows a link or form within the page; the last one wins.
+let visits = 0;
 async function visit(address, push) {
+  const number = ++visits;
   const response = await fetch(address, { headers: { accept: "text/html" } });
+  const text = await response.text();
+  if (number !== visits) return;
   if (!response.ok) { location.href = address; return; }
-  const next = new DOMParser().parseFromString(await response.text(), "text/html");
+  const next = new DOMParser().parseFromString(text, "text/html");
   for (const part of next.querySelectorAll("main > section")) {
     const section = document.getElementById(part.id);
     if (section) swap(section, part.innerHTML, part.dataset.v);
@@ -101,7 +106,7 @@ document.addEventListener("input", (event) => {
 });
 
 document.addEventListener("keydown", (event) => {
-  if (event.key === "/" && !event.target.matches("input, select, textarea")) {
+  if (event.key === "/" && !event.target.matches("input, select")) {
     const search = document.getElementById("q");
     if (search) { event.preventDefault(); search.focus(); search.select(); }
   }
@@ -149,7 +154,7 @@ async function draw(figure) {
   figure.querySelector("svg, .uplot")?.remove();
   const plot = new uPlot({
     width: width(), height: 240, series: [{ value: (_, at) => (at == null ? "-" : clock(at)) }, ...series], scales: { y: { range: (_, __, high) => [0, high * 1.05 || 1] } },
-    axes: [{ ...axis, values: (_, times) => times.map(clock) }, { ...axis, size: 72, values: (_, values) => values.map(rate) }],
+    axes: [{ ...axis, incrs: [60, 300, 900, 1800, 3600, 7200, 14400], values: (_, times) => times.map(clock) }, { ...axis, size: 72, values: (_, values) => values.map(rate) }],
   }, [drawn.x, ...drawn.series.map((one) => one.values)]);
   figure.prepend(plot.root);
   new ResizeObserver(() => plot.setSize({ width: width(), height: 240 })).observe(figure);

@@ -32,8 +32,8 @@ const ROWS: &str =
 const LIVE: &str = "document.getElementById('live').textContent === 'live'";
 
 /// A world whose Services are all evaluated.
-fn evaluated() -> World {
-    let world = World::start();
+fn evaluated(allow_apply: bool) -> World {
+    let world = World::start(allow_apply);
     let start = Instant::now();
     loop {
         let answer = requests::get(world.address, "/api/status");
@@ -58,7 +58,7 @@ fn pictures(for_docs: Option<&std::ffi::OsStr>) -> PathBuf {
 
 #[test]
 fn pages_load_fit_phones_and_screens_in_light_and_dark_and_complain_about_nothing() {
-    let world = evaluated();
+    let world = evaluated(false);
     let mut browser = Browser::start("dashboard-pages");
     let for_docs = std::env::var_os("ZONEWARD_PICTURES");
     let folder = pictures(for_docs.as_deref());
@@ -106,7 +106,7 @@ fn pages_load_fit_phones_and_screens_in_light_and_dark_and_complain_about_nothin
 
 #[test]
 fn services_are_sorted_and_searched_without_a_reload_and_by_keyboard() {
-    let world = evaluated();
+    let world = evaluated(false);
     let mut browser = Browser::start("dashboard-sort");
     browser.screen(1440, false);
     browser.open(&world.url("/services"));
@@ -145,13 +145,16 @@ fn services_are_sorted_and_searched_without_a_reload_and_by_keyboard() {
 
 #[test]
 fn a_page_follows_changes_without_a_reload_and_keeps_what_is_open() {
-    let world = evaluated();
+    let world = evaluated(true);
     let mut browser = Browser::start("dashboard-live");
     browser.screen(1440, false);
     browser.open(&world.url("/services/shop/cart"));
     browser.until(LIVE);
     browser.eval("window.stayed = true");
     browser.eval("document.querySelector('#why details').open = true");
+    browser.eval("document.querySelector('input[name=token]').focus()");
+    browser.type_text("typed");
+    browser.eval("document.activeElement.blur()");
     let measured =
         "document.querySelector('#flows td.own').innerText.split('\\n')[0].replace('\\u00a0', ' ')";
     assert_eq!(browser.text(measured), "34 %");
@@ -168,12 +171,13 @@ fn a_page_follows_changes_without_a_reload_and_keeps_what_is_open() {
         browser.eval("window.stayed === true && document.querySelector('#why details').open"),
         json!(true)
     );
+    assert_eq!(browser.text("document.querySelector('input[name=token]').value"), "typed");
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
 #[test]
 fn the_fix_is_copied_and_a_what_if_is_compared() {
-    let world = evaluated();
+    let world = evaluated(false);
     let mut browser = Browser::start("dashboard-copy");
     browser.screen(1440, false);
     browser.open(&world.url("/services/shop/cart"));
@@ -208,7 +212,7 @@ fn the_fix_is_copied_and_a_what_if_is_compared() {
 
 #[test]
 fn without_javascript_pages_reload_sort_and_search() {
-    let world = evaluated();
+    let world = evaluated(false);
     let mut browser = Browser::start("dashboard-plain");
     browser.screen(390, false);
     browser.javascript(false);

@@ -166,6 +166,34 @@ fn other_sites_and_rebound_names_get_nothing() {
 }
 
 #[test]
+fn hostile_parameters_make_small_pages() {
+    let (up, address) = cluster("dashboard-hostile", &[]);
+    eventually(address, "/services", "shop/cart");
+    let (long, many) = ("a".repeat(7_000), "q=x&".repeat(1_500));
+    for path in [
+        format!("/services?q={long}"),
+        format!("/services?{many}"),
+        "/services?page=18446744073709551615&sort=%00&q=%ff%fe%00%3Cscript%3E".to_owned(),
+        "/nodes?page=-1&q=%25%25%25".to_owned(),
+        format!("/what-if?service=shop%2Fcart&mechanism={long}&zone={long}"),
+        "/what-if?service=shop%2Fcart&add=zone-a&replicas=999999999999".to_owned(),
+        "/what-if?service=shop%2Fcart&add=nowhere&replicas=-100&zone=nowhere".to_owned(),
+        "/what-if?service=%2F".to_owned(),
+        "/what-if?service=default%2Fkubernetes".to_owned(),
+        format!("/routes?q={long}"),
+    ] {
+        let answer = get(address, &path);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{}: {answer}", &path[..60.min(path.len())]);
+        assert!(answer.len() < 60_000 && !answer.contains("<script>"), "{}", &path[..60.min(path.len())]);
+    }
+    let header = "a".repeat(600_000);
+    let answer = ask(address, "GET", "/", &[("host", "localhost"), ("x", &header)], "");
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{}", &answer[..60.min(answer.len())]);
+    assert!(get(address, "/services").contains("shop/cart"));
+    std::fs::remove_dir_all(&up.data).unwrap();
+}
+
+#[test]
 fn viewers_are_bounded_and_a_page_is_rendered_while_they_idle() {
     let (up, address) = cluster("dashboard-viewers", &[]);
     eventually(address, "/services", "shop/cart");

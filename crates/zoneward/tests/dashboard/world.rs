@@ -111,7 +111,7 @@ fn ledger(since: &str) -> FedLedger {
 }
 
 impl World {
-    pub fn start() -> Self {
+    pub fn start(allow_apply: bool) -> Self {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let clock = Clock::system();
         let since = clock.timestamp() - jiff::SignedDuration::from_secs((MINUTES * 60).cast_signed());
@@ -130,10 +130,8 @@ impl World {
             );
             let traffic = traffic.with_history(move |owner| history.lock().unwrap().ledger.history(owner));
             let config = ControllerConfig { traffic, ..ControllerConfig::default() };
-            let args = StatusListenerArgs {
-                status_bind_address: Some("127.0.0.1:0".parse().unwrap()),
-                allow_apply: false,
-            };
+            let args =
+                StatusListenerArgs { status_bind_address: Some("127.0.0.1:0".parse().unwrap()), allow_apply };
             let listener = StatusListener::bind(&args).await.unwrap();
             let address = listener.address();
             let board = config.status.clone();
