@@ -14,7 +14,7 @@ mod report_schedule;
 use model::ServiceKey;
 use serde::{Deserialize, Serialize};
 
-pub use history::{MAX_REPORT_PAIRS, ReportRefused, TrafficLedger, TrafficMinute};
+pub use history::{MAX_REPORT_PAIRS, MAX_SERVICES, ReportRefused, TrafficLedger, TrafficMinute};
 pub use pod_zones::{PodZones, ZoneLookup};
 pub use prices::{PriceTable, TrafficCost};
 pub use report_schedule::ReportSchedule;
