@@ -375,7 +375,8 @@ fn in_zone(pairs: &[ZonePairTraffic]) -> Option<f64> {
 
 /// Four decimals: a hundredth of a percent.
 fn rounded(share: f64) -> f64 {
-    (share * 1e4).round() / 1e4
+    // A sum of nothing is -0.0.
+    (share * 1e4).round() / 1e4 + 0.0
 }
 
 fn cents(money: f64) -> f64 {

@@ -460,3 +460,9 @@ fn a_fix_has_to_gain_three_points() {
     let evaluation = cluster.evaluation(Some(&little)).expect("nodes proxy it");
     assert!(evaluation.change.is_some(), "{:?}", evaluation.planned.in_zone);
 }
+
+#[test]
+fn a_service_whose_traffic_all_leaves_its_zone_has_a_share_of_zero_without_a_sign() {
+    let share = in_zone(&[pair("za", "zb", 1, 1)]).expect("it has traffic");
+    assert!(share.is_sign_positive() && share == 0.0, "{share:?}");
+}
