@@ -14,6 +14,7 @@ mod detail;
 mod nodes;
 mod observed;
 mod reason;
+mod signals;
 mod view;
 
 use std::collections::BTreeMap;
@@ -32,7 +33,10 @@ pub use detail::{
     CanaryShare, DetailReason, ServiceDetail, StatusCondition, StatusEvent, ZoneFlow, ZoneRow, detail,
 };
 pub use nodes::{NodeReportState, NodeState, NodeStatus};
-pub use observed::{Agreement, Observation, WINDOWS_TO_TURN, agreement, observed_condition};
+pub use observed::{
+    Agreement, Observation, WINDOWS_TO_TURN, agreement, not_compared_condition, observed_condition,
+};
+pub use signals::{ServiceSignal, StatusSignals, signals};
 pub use view::{ServiceView, WhatIfView};
 
 const GB: f64 = 1e9;
@@ -179,6 +183,8 @@ pub struct ServiceEvaluation {
     /// The zone that lacks endpoints most: its name, its share of traffic and of endpoints.
     pub lacking: Option<(Name, f64, f64)>,
     pub ready_endpoints: usize,
+    /// What the endpoints of a zone get by the plan above their fair share, by zone with endpoints.
+    pub overload_by_zone: BTreeMap<Name, f64>,
 }
 
 /// A mechanism that would keep more traffic in its zone.
@@ -191,6 +197,9 @@ pub struct RecommendedChange {
 
 /// A share of traffic that is not worth a remark.
 const NEGLIGIBLE: f64 = 0.01;
+/// What a fix has to keep in zone more than the plan. Demand by zone is measured to a 32nd, about three points: a smaller
+/// gain may be none, and another setting moves connections.
+const WORTH_A_CHANGE: f64 = 0.03;
 
 /// Evaluates a Service that nodes proxy; `None` for others.
 pub fn evaluate(
@@ -208,7 +217,7 @@ pub fn evaluate(
     let planned = evaluator.planned(service, slices, measured);
     let recommendation = recommend(&result);
     let best = recommendation.chosen.map_or(planned.in_zone, |c| c.figures.in_zone.max(planned.in_zone));
-    let gains = |in_zone: f64| in_zone - planned.in_zone > NEGLIGIBLE;
+    let gains = |in_zone: f64| in_zone - planned.in_zone >= WORTH_A_CHANGE;
     let local = service.internal_policy == model::TrafficPolicy::Local;
     // Of slices that others write, the controller sets hints only on those of `zoneward expose`.
     let exposed =
@@ -229,7 +238,18 @@ pub fn evaluate(
     let lacks = result.shares.iter().map(|(zone, sends)| (zone.clone(), *sends, share(zone)));
     let lacking = lacks.max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2)));
     let lacking = lacking.filter(|(_, sends, has)| sends - has > NEGLIGIBLE);
-    Some(ServiceEvaluation { mechanism: result.current, planned, best, change, lacking, ready_endpoints })
+    let zones = result.endpoints_by_zone.keys();
+    let overload_by_zone =
+        zones.map(|zone| (zone.clone(), zone_overload(&planned, zone, share(zone)))).collect();
+    let mechanism = result.current;
+    Some(ServiceEvaluation { mechanism, planned, best, change, lacking, ready_endpoints, overload_by_zone })
+}
+
+/// What a zone with this share of the endpoints gets above that share of the traffic.
+fn zone_overload(planned: &TrafficFigures, zone: &Name, fair: f64) -> f64 {
+    let served: f64 = planned.zones.values().sum();
+    let received: f64 = planned.zones.iter().filter(|((_, to), _)| to == zone).map(|(_, share)| share).sum();
+    if served > 0.0 { received / served / fair - 1.0 } else { 0.0 }
 }
 
 /// What a report is made of.
@@ -355,7 +375,8 @@ fn in_zone(pairs: &[ZonePairTraffic]) -> Option<f64> {
 
 /// Four decimals: a hundredth of a percent.
 fn rounded(share: f64) -> f64 {
-    (share * 1e4).round() / 1e4
+    // A sum of nothing is -0.0.
+    (share * 1e4).round() / 1e4 + 0.0
 }
 
 fn cents(money: f64) -> f64 {

@@ -12,7 +12,7 @@ const MINUTE: u64 = 60;
 /// Minutes that are kept.
 const MAX_MINUTES: u64 = 24 * 60;
 /// Services with a row of their own.
-const MAX_SERVICES: usize = 200;
+pub const MAX_SERVICES: usize = 200;
 /// Services whose names are known, so that reporters' sums take little memory.
 const MAX_OWNERS: usize = 20_000;
 /// Zones with a name of their own; others count as unknown.

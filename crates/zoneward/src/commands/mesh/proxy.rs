@@ -96,6 +96,9 @@ pub struct ProxyArgs {
     #[arg(long, value_name = "NAMESPACE/NAME", default_value = "kube-system/zoneward-controller")]
     #[arg(value_parser = controller_lease)]
     pub controller_lease: ControllerLease,
+    /// Unix socket to report traffic to, instead of the address in the Lease
+    #[arg(long, value_name = "FILE")]
+    pub ledger_socket: Option<PathBuf>,
     #[command(flatten)]
     pub log: log::LogArgs,
 }
@@ -273,8 +276,8 @@ async fn serve(args: &ProxyArgs) -> Result<()> {
     let access = args.access.access(listener.local_addr()?, client.clone(), &Clock::system())?;
     let traffic = ProxyTraffic::new(proxy.clone());
     let routes = pages(&proxy, &health, &traffic).with_access(access);
-    if let (Some(client), Some(lease)) = (client, args.controller_lease.0.clone()) {
-        tokio::spawn(reporter(args, client, lease, &namespace, traffic).run());
+    if let Some(client) = client.and_then(|client| ledger_client(args, client)) {
+        tokio::spawn(reporter(args, client, &namespace, traffic).run());
     }
     let server = tokio::spawn(admin_server::serve(listener, routes, finished));
     let ended = embedded_proxy::run(plan, source, proxy, health, signals.wait()).await;
@@ -362,11 +365,20 @@ fn access_log(path: &Path) -> Result<AccessLog> {
     opened.with_context(|| format!("--access-log {}: not writable", path.display()))
 }
 
+/// Where traffic is reported to, if it is.
+fn ledger_client(args: &ProxyArgs, client: Client) -> Option<LedgerClient> {
+    let connection = args.input.connection.clone();
+    match (&args.ledger_socket, args.controller_lease.0.clone()) {
+        (Some(socket), _) => Some(LedgerClient::to_socket(client, connection, socket)),
+        (None, Some(lease)) => Some(LedgerClient::new(client, connection, lease)),
+        (None, None) => None,
+    }
+}
+
 /// In a pod, its name is the hostname, and the token says so.
 fn reporter(
     args: &ProxyArgs,
-    client: Client,
-    lease: (String, String),
+    client: LedgerClient,
     namespace: &str,
     traffic: ProxyTraffic,
 ) -> TrafficReporter {
@@ -378,7 +390,7 @@ fn reporter(
         None => pod.unwrap_or_else(|| host.trim().to_owned()),
     };
     TrafficReporter {
-        client: LedgerClient::new(client, args.input.connection.clone(), lease),
+        client,
         reporter: format!("proxy/{namespace}/{pod}"),
         source: Box::new(traffic),
         clock: Clock::system(),
