@@ -349,6 +349,7 @@ fn options(args: &ProxyArgs) -> Result<ProxyOptions> {
         mark: args.redirect.map(|_| dataplane::nftables::sidecar_redirect::MARK),
         clock: Clock::system(),
         random: Random::seeded(os_seed()),
+        ..ProxyOptions::default()
     })
 }
 
