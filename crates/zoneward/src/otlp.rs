@@ -96,7 +96,7 @@ fn traces_url(endpoint: &str) -> Result<Uri> {
     let url: Uri = format!("{}/v1/traces", endpoint.trim_end_matches('/')).parse().context(expected)?;
     let authority = url.authority().context(expected)?;
     ensure!(matches!(url.scheme_str(), Some("http" | "https")), expected);
-    ensure!(!authority.as_str().contains('@'), "a user and password belong into the headers");
+    ensure!(!authority.as_str().contains('@'), "a user and password belong in the headers");
     ensure!(url.query().is_none(), "a query is not supported");
     Ok(url)
 }

@@ -250,7 +250,7 @@ impl ExportTask {
         let backoff = backoff.mul_f64(1.0 + self.options.random.fraction() / 2.0);
         match error {
             ExportError::Refused(_) => None,
-            ExportError::Busy(_, Some(asked)) => Some((*asked).clamp(backoff, MAX_RETRY_AFTER)),
+            ExportError::Busy(_, Some(asked)) => Some((*asked).min(MAX_RETRY_AFTER).max(backoff)),
             ExportError::Busy(_, None) | ExportError::Unreachable(_) | ExportError::Timeout => Some(backoff),
         }
     }

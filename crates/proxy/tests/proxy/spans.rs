@@ -8,7 +8,8 @@ mod collector;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proxy::{ProxyOptions, ProxyTables, SpanExporter, SpanExporterError, SpanExporterOptions};
+use model::route::TrustedProxies;
+use proxy::{ListenerKind, ProxyOptions, ProxyTables, SpanExporter, SpanExporterError, SpanExporterOptions};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
@@ -248,6 +249,38 @@ async fn a_mirrored_request_belongs_to_the_server_span() {
     let seen = running.echo("mirror").wait_for(1).await;
     let expected = format!("00-{}-{}-01", server.trace(), server.id());
     assert_eq!(header(&seen[0], "traceparent"), Some(&*expected));
+}
+
+#[tokio::test]
+async fn a_gateway_names_the_client_that_trusted_proxies_name() {
+    let collector = Collector::start().await;
+    let route = json!({"type": "MeshGatewayHTTPRoute", "name": "r", "spec": {
+        "targetRef": {"kind": "MeshGateway", "name": "edge"},
+        "rules": [{"matches": [{"path": {"type": "RegularExpression", "value": "/a+"}}],
+            "default": {"backendRefs": [{"kind": "MeshService", "name": "h2-backend"}]}}]}});
+    let routes = gateway(&[route], &json!([{"name": "http", "port": 8080, "protocol": "HTTP"}]));
+    let mut options = traced(collector.options());
+    options.edge.trusted_proxies = TrustedProxies::new(["127.0.0.0/8".parse().expect("a network")]);
+    let running = Running::start(routes, ListenerKind::Gateway { port: 8080 }, options).await;
+    let request = http::Request::get("http://shop.test/aaa").header("x-forwarded-for", "203.0.113.7");
+    let mut client = http2(running.address).await;
+    let response = client.send_request(request.body(full("")).expect("a request")).await.expect("a response");
+    assert_eq!(response.status(), 200);
+    drop(response);
+    let spans = collector.spans(2).await;
+    let (server, client) = (named(&spans, "GET /a+"), named(&spans, "GET"));
+    assert_attributes(
+        server,
+        &[
+            ("client.address", "203.0.113.7"),
+            ("network.peer.address", "127.0.0.1"),
+            ("network.protocol.version", "2"),
+            ("server.address", "shop.test"),
+            ("server.port", "80"),
+            ("zoneward.policy", "MeshGatewayHTTPRoute default/r"),
+        ],
+    );
+    assert_attributes(client, &[("network.protocol.version", "2"), ("url.full", "http://shop.test/aaa")]);
 }
 
 #[tokio::test]

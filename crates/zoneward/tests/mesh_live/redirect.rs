@@ -128,7 +128,7 @@ pub(crate) fn exports_of_spans_make_no_spans() {
     until("a traced request", || body(&backend, "/").is_some() && is_traced(&one.seen()));
     until("a traced request to the collector", || {
         body(&collector.address, "/").is_some()
-            && collector.seen().iter().any(|seen| is_traced(&[seen.clone()]))
+            && collector.seen().iter().any(|seen| is_traced(std::slice::from_ref(seen)))
     });
     let exports =
         || collector.seen().into_iter().filter(|seen| seen.path == "/v1/traces").collect::<Vec<_>>();

@@ -1,3 +1,5 @@
+//! The examples of the specification, malformed headers, bounds, and the ratio of sampling.
+
 use model::random::Random;
 use proptest::prelude::*;
 
