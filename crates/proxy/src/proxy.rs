@@ -157,6 +157,9 @@ impl Proxy {
         if let Some(log) = self.shared.settings.access_log.clone() {
             let _ = tokio::task::spawn_blocking(move || log.flush()).await;
         }
+        if let Some(exporter) = &self.shared.settings.span_exporter {
+            exporter.flush().await;
+        }
     }
 
     /// Open downstream connections.

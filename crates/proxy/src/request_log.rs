@@ -11,9 +11,11 @@ use http::{HeaderValue, Method, Uri, Version, header};
 use listener::ConnectionOwner;
 use model::Locality;
 
+use crate::downstream::connection::HttpConnection;
 use crate::downstream::idle_timeout::ConnectionActivity;
 use crate::overload::request_slots::{HeldRequest, RequestSlot};
 use crate::proxy::ProxyShared;
+use crate::spans::request_trace::RequestTrace;
 use crate::stats::RouteStats;
 use crate::upstream::backend::UpstreamBackend;
 use crate::upstream::circuit_breaker::max_requests;
@@ -39,6 +41,8 @@ pub(crate) struct RequestLog {
     pub(crate) is_incomplete: bool,
     /// Why the proxy replied itself, where the status does not say.
     pub(crate) reason: Option<&'static str>,
+    /// `None` without an exporter.
+    pub(crate) trace: Option<Box<RequestTrace>>,
     slots: HeldSlots,
     logged: Option<Box<LoggedFields>>,
 }
@@ -88,13 +92,14 @@ struct LoggedFields {
 }
 
 impl RequestLog {
-    pub(crate) fn open(
-        proxy: &Arc<ProxyShared>,
-        activity: &Arc<ConnectionActivity>,
-        client: SocketAddr,
-        parts: &Parts,
-    ) -> Self {
+    pub(crate) fn open(connection: &HttpConnection, parts: &Parts) -> Self {
+        let HttpConnection { proxy, activity, addresses, arrival, .. } = connection;
         activity.request_started();
+        let (client, started) = (addresses.client, proxy.settings.clock.now());
+        let trace = proxy.settings.span_exporter.as_ref().map(|exporter| {
+            let from = (client, arrival.scheme);
+            Box::new(RequestTrace::start(exporter, proxy, from, parts, started))
+        });
         let logged = proxy.settings.access_log.is_some().then(|| {
             Box::new(LoggedFields {
                 method: parts.method.clone(),
@@ -111,7 +116,7 @@ impl RequestLog {
             client,
             forwarded_for: None,
             is_head: parts.method == Method::HEAD,
-            started: proxy.settings.clock.now(),
+            started,
             route: None,
             backend: None,
             endpoint: None,
@@ -119,9 +124,14 @@ impl RequestLog {
             sent: 0,
             is_incomplete: false,
             reason: None,
+            trace,
             slots: HeldSlots::default(),
             logged,
         }
+    }
+
+    pub(crate) fn client(&self) -> SocketAddr {
+        self.client
     }
 
     pub(crate) fn activity(&self) -> &Arc<ConnectionActivity> {
@@ -210,7 +220,8 @@ impl RequestLog {
         line.number("sent", self.sent);
         line.number("microseconds", u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
         line.bytes("requestId", logged.request_id.as_ref().map(HeaderValue::as_bytes));
-        line.bytes("traceparent", logged.trace.as_ref().map(HeaderValue::as_bytes));
+        let trace = self.trace.as_ref().map(|trace| trace.context().header());
+        line.bytes("traceparent", trace.as_ref().or(logged.trace.as_ref()).map(HeaderValue::as_bytes));
         line.bytes("reason", self.reason.map(str::as_bytes));
         if self.is_incomplete {
             line.text("broken", "the response ended early");
@@ -233,6 +244,9 @@ impl Drop for RequestLog {
             backend.stats.localities[*locality as usize].inc();
         }
         self.write(duration);
+        if let Some(trace) = self.trace.take() {
+            trace.end(&self.proxy, self);
+        }
     }
 }
 

@@ -15,12 +15,13 @@ use model::Name;
 use model::random::Random;
 use proxy::{
     AccessLog, CircuitBreakerLimits, DirectResponseSources, LoadBalancerSettings, Proxy, ProxyLimits,
-    ProxyOptions, ProxyTables, ProxyTimeouts,
+    ProxyOptions, ProxyTables, ProxyTimeouts, SpanExporter, SpanExporterOptions,
 };
 use tokio::sync::watch;
 
 use crate::cli;
 use crate::edge::GatewayEdgeArgs;
+use crate::otlp::OtlpArgs;
 use cluster::admin_server::access::AdminAccessArgs;
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::ledger_client::{ControllerLease, LedgerClient, controller_lease};
@@ -84,6 +85,8 @@ pub struct ProxyArgs {
     pub allow_env: Vec<String>,
     #[command(flatten)]
     pub edge: GatewayEdgeArgs,
+    #[command(flatten)]
+    pub otlp: OtlpArgs,
     #[command(flatten)]
     pub bounds: Bounds,
     /// Listen address of /healthz, /livez, /readyz and /metrics; port 0 picks a free port [default: 127.0.0.1:10271,
@@ -263,11 +266,12 @@ pub fn run(args: &ProxyArgs) -> Result<bool> {
 }
 
 async fn serve(args: &ProxyArgs) -> Result<()> {
-    let options = options(args)?;
+    let mut options = options(args)?;
     let log = options.access_log.clone();
     let mut signals = Signals::listen()?;
     let (source, namespace, client) = source(args).await?;
     let plan = plan(args, &Name::new(&namespace))?;
+    options.span_exporter = span_exporter(args, &plan.identity)?;
     let listener =
         admin_server::listen_or_fallback_port(args.bind_address, ADDRESS, "--bind-address").await?;
     let proxy = Proxy::new(options, ProxyTables::default());
@@ -349,10 +353,27 @@ fn options(args: &ProxyArgs) -> Result<ProxyOptions> {
             variables: args.allow_env.iter().cloned().collect(),
         },
         edge: args.edge.settings()?,
-        mark: args.redirect.map(|_| dataplane::nftables::sidecar_redirect::MARK),
+        mark: mark(args),
         clock: Clock::system(),
         random: Random::seeded(os_seed()),
+        ..ProxyOptions::default()
     })
+}
+
+/// `None` unless spans are wanted.
+fn span_exporter(args: &ProxyArgs, identity: &ProxyIdentity) -> Result<Option<SpanExporter>> {
+    let Some(options) = args.otlp.options(identity, |name| std::env::var(name).ok())? else {
+        return Ok(None);
+    };
+    let options = SpanExporterOptions { mark: mark(args), random: Random::seeded(os_seed()), ..options };
+    let ratio = options.sampling_ratio;
+    tracing::info!(url = %options.url, ratio, "exporting spans");
+    Ok(Some(SpanExporter::start(options).context("OpenTelemetry exporter")?))
+}
+
+/// Connections of the proxy itself are not redirected to it.
+fn mark(args: &ProxyArgs) -> Option<u32> {
+    args.redirect.map(|_| dataplane::nftables::sidecar_redirect::MARK)
 }
 
 fn access_log(path: &Path) -> Result<AccessLog> {
