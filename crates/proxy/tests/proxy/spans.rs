@@ -132,6 +132,16 @@ async fn a_request_has_a_server_span_and_a_client_span_with_route_policy_and_zon
     assert_eq!(texts(&resource.attributes), [("service.name".to_owned(), "frontend".to_owned())].into());
     let scope = export.request.resource_spans[0].scope_spans[0].scope.as_ref().expect("a scope");
     assert_eq!(scope.name, "zoneward");
+    let read = export.as_opentelemetry_reads_it();
+    let span = &read["resourceSpans"][0]["scopeSpans"][0]["spans"][0];
+    assert_eq!(span["kind"], json!("SPAN_KIND_CLIENT"), "it ends first: {read:#}");
+    assert_eq!(
+        (&span["name"], &span["traceState"]),
+        (&json!("GET"), &json!("congo=t61rcWkgMzE")),
+        "{read:#}"
+    );
+    let resource = &read["resourceSpans"][0]["resource"]["attributes"];
+    assert_eq!(*resource, json!([{"key": "service.name", "value": {"stringValue": "frontend"}}]));
     wait_for(&running, "exported", 2).await;
 }
 

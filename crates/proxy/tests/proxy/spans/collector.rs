@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::io::Write;
 use std::net::SocketAddr;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,6 +17,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use prost::Message;
 use proxy::SpanExporterOptions;
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -163,6 +166,7 @@ pub fn named<'s>(spans: &'s [Span], name: &str) -> &'s Span {
 pub struct Export {
     pub path: String,
     pub headers: HeaderMap,
+    pub body: Bytes,
     pub request: ExportTraceServiceRequest,
 }
 
@@ -175,6 +179,20 @@ pub struct Collector {
     scheme: &'static str,
     exports: Arc<Mutex<Vec<Export>>>,
     requests: Arc<AtomicUsize>,
+}
+
+impl Export {
+    /// The request as JSON, by the messages that OpenTelemetry publishes.
+    pub fn as_opentelemetry_reads_it(&self) -> Value {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/proxy/spans/decode.py");
+        let mut command = toolbox::command("python3-opentelemetry");
+        let command = command.args(["-B", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a tool");
+        child.stdin.take().expect("piped").write_all(&self.body).expect("a script that reads");
+        let output = child.wait_with_output().expect("a child");
+        assert!(output.status.success());
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
 }
 
 impl Collector {
@@ -244,8 +262,8 @@ impl Collector {
             return std::future::pending().await;
         };
         if status == 200 {
-            let request = ExportTraceServiceRequest::decode(body).expect("valid protobuf");
-            let export = Export { path: parts.uri.path().to_owned(), headers: parts.headers, request };
+            let request = ExportTraceServiceRequest::decode(body.clone()).expect("valid protobuf");
+            let export = Export { path: parts.uri.path().to_owned(), headers: parts.headers, body, request };
             self.exports.lock().expect("no test panics here").push(export);
         }
         let mut response = Response::new(Full::new(text.into()));
