@@ -11,6 +11,7 @@
 
 pub mod convergence;
 mod detail;
+mod even_spread;
 mod nodes;
 mod observed;
 mod reason;
@@ -71,6 +72,12 @@ pub struct StatusSummary {
     pub cost_per_month: Option<f64>,
     /// What the recommended settings would save of it.
     pub avoidable_per_month: Option<f64>,
+    /// Bytes that do not cross zones, compared with an even spread over all ready endpoints of each Service.
+    #[serde(default)]
+    pub saved_bytes_per_day: Option<f64>,
+    /// What they would cost.
+    #[serde(default)]
+    pub saved_per_month: Option<f64>,
     pub currency: String,
     /// The largest overload of an endpoint by the plan, as a share of its fair load.
     pub worst_overload: Option<f64>,
@@ -182,9 +189,16 @@ pub struct ServiceEvaluation {
     pub change: Option<RecommendedChange>,
     /// The zone that lacks endpoints most: its name, its share of traffic and of endpoints.
     pub lacking: Option<(Name, f64, f64)>,
-    pub ready_endpoints: usize,
+    /// Ready endpoints; those of an unknown zone have an empty name.
+    pub endpoints_by_zone: BTreeMap<Name, usize>,
     /// What the endpoints of a zone get by the plan above their fair share, by zone with endpoints.
     pub overload_by_zone: BTreeMap<Name, f64>,
+}
+
+impl ServiceEvaluation {
+    fn is_serving(&self) -> bool {
+        !self.endpoints_by_zone.is_empty()
+    }
 }
 
 /// A mechanism that would keep more traffic in its zone.
@@ -241,8 +255,8 @@ pub fn evaluate(
     let zones = result.endpoints_by_zone.keys();
     let overload_by_zone =
         zones.map(|zone| (zone.clone(), zone_overload(&planned, zone, share(zone)))).collect();
-    let mechanism = result.current;
-    Some(ServiceEvaluation { mechanism, planned, best, change, lacking, ready_endpoints, overload_by_zone })
+    let (mechanism, endpoints_by_zone) = (result.current, result.endpoints_by_zone);
+    Some(ServiceEvaluation { mechanism, planned, best, change, lacking, endpoints_by_zone, overload_by_zone })
 }
 
 /// What a zone with this share of the endpoints gets above that share of the traffic.
@@ -390,7 +404,7 @@ fn service_status(
     rate: &Rate<'_>,
 ) -> ServiceStatus {
     let traffic = traffic.filter(|pairs| pairs.iter().any(|pair| pair.bytes > 0 || pair.connections > 0));
-    let serving = evaluation.filter(|evaluation| evaluation.ready_endpoints > 0);
+    let serving = evaluation.filter(|evaluation| evaluation.is_serving());
     let shares = InZoneShares {
         measured: traffic.and_then(in_zone),
         planned: serving.map(|e| rounded(e.planned.in_zone)),
@@ -473,6 +487,7 @@ fn summary(
     let any_planned = services.iter().any(|s| s.worst_overload.is_some());
     let planned = planned_pairs(rows, evaluations);
     let planned_sum: f64 = planned.values().sum();
+    let saved = even_spread::saved(rows, evaluations, rate);
     let planned_in_zone: f64 = planned.iter().filter(|((from, to), _)| from == to).map(|(_, v)| v).sum();
     StatusSummary {
         in_zone: in_zone(&pairs),
@@ -482,6 +497,8 @@ fn summary(
         ),
         cost_per_month: cost.map(cents),
         avoidable_per_month: cost.map(|_| cents(avoidable)),
+        saved_bytes_per_day: saved.map(|saved| saved.bytes_per_day),
+        saved_per_month: saved.and_then(|saved| saved.cost_per_month),
         worst_overload: worst.and_then(|s| s.worst_overload).or(any_planned.then_some(0.0)),
         worst_overload_service: worst.map(ServiceStatus::key),
         services: services.len(),

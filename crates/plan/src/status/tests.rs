@@ -146,16 +146,42 @@ fn a_service_without_a_setting_has_a_fix_with_its_predicted_effect() {
     );
     assert_eq!(report.summary.in_zone, Some(0.3333));
     assert_eq!(report.summary.cross_zone_bytes_per_day, Some(144e9));
+    // As even as without a mechanism: nothing is saved.
+    assert_eq!((report.summary.saved_bytes_per_day, report.summary.saved_per_month), (Some(0.0), Some(0.0)));
     let pair = &report.summary.zones[1];
     assert_eq!((pair.from.as_str(), pair.to.as_str(), pair.measured), ("za", "zb", 0.3333));
     assert_eq!(pair.planned, Some(0.3333));
 }
 
 #[test]
+fn what_stays_in_zone_is_compared_with_an_even_spread() {
+    // 9 GB an hour of za, of which an even spread over 2, 1 and 1 endpoints would send half elsewhere.
+    let traffic = sums(3_600, vec![pair("za", "za", 8, 8_000_000_000), pair("za", "zb", 1, 1_000_000_000)]);
+    let cluster = Cluster::new(cart(json!({})), [2, 1, 1]);
+    let summary = cluster.report(Some(&traffic), Vec::new()).summary;
+    assert_eq!(summary.saved_bytes_per_day, Some(3.5e9 * 24.0));
+    assert_eq!(summary.saved_per_month, Some(cents(3.5 * 24.0 * DAYS_PER_MONTH * 0.02)));
+    // Less than nothing is saved where more crosses.
+    let traffic = sums(3_600, vec![pair("za", "zb", 1, 2_000_000_000), pair("", "zb", 1, 1_000_000_000)]);
+    assert_eq!(cluster.report(Some(&traffic), Vec::new()).summary.saved_bytes_per_day, Some(-24e9));
+}
+
+#[test]
+fn without_endpoints_or_bytes_nothing_is_compared() {
+    let summary = Cluster::new(cart(json!({})), [0, 0, 0]).report(Some(&even()), Vec::new()).summary;
+    assert_eq!((summary.saved_bytes_per_day, summary.saved_per_month), (None, None));
+    let traffic = sums(3_600, vec![pair("za", "za", 8, 0)]);
+    let summary = Cluster::new(cart(json!({})), [1, 1, 1]).report(Some(&traffic), Vec::new()).summary;
+    assert_eq!(summary.saved_bytes_per_day, None);
+}
+
+#[test]
 fn the_documented_json_names_are_there() {
     let report = Cluster::new(cart(json!({})), [1, 1, 1]).report(Some(&even()), Vec::new());
     let value = serde_json::to_value(&report).expect("it serialises");
-    for name in ["inZone", "crossZoneBytesPerDay", "costPerMonth", "currency"] {
+    for name in
+        ["inZone", "crossZoneBytesPerDay", "costPerMonth", "savedBytesPerDay", "savedPerMonth", "currency"]
+    {
         assert!(!value["summary"][name].is_null(), "{name}: {value}");
     }
     assert_eq!(
