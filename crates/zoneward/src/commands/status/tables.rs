@@ -172,7 +172,7 @@ fn node_counts(report: &StatusReport) -> String {
 
 fn quantiles(to: &str, times: &DurationQuantiles) -> Option<String> {
     let (p50, p99) = (times.p50?, times.p99?);
-    Some(format!("{to} p50 {} p99 {}", seconds(p50), seconds(p99)))
+    Some(format!("{to} p50\u{a0}{} p99\u{a0}{}", seconds(p50), seconds(p99)))
 }
 
 fn maybe_percent(share: Option<f64>) -> String {
