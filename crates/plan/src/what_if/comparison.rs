@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::FeatureGates;
 use crate::hints::{Hysteresis, Mechanism, MechanismChoice, TrafficDistributionDefaults, choose};
-use model::{AddressType, Name, Service, Slice};
+use model::{AddressType, Family, Name, Service, Slice};
 
 use super::scenario::{Scenario, without_zone};
 use super::traffic::{EndpointLoad, figures_and_loads};
