@@ -31,6 +31,8 @@ use crate::select::{self, PortSelection, SelectionMode, external_policy, not_pro
 pub use forwarder::{Forwarder, NoLocalEndpoints, ServiceDelta};
 pub use frontend_conflicts::{FrontendConflicts, ResolvedFrontends};
 pub use health_check_node_port::{HealthCheck, health_check};
+
+use health_check_node_port::health_check_port;
 pub use node_config::{NodeConfig, NodePortRange, ProxySettings};
 
 /// The reason of the Notice about `spec.externalIPs`. Every node has it, so the node proxy writes no Event.
@@ -48,7 +50,7 @@ pub fn forward(service: &Service, slices: &[Slice], node: &NodeConfig) -> (Vec<F
         let Some(cluster_ip) = service.cluster_ip(family) else { continue };
         let local = addresses_on_node(slices, &node.name);
         for selection in select::select(service, slices, family, &node.view()) {
-            let port = Arc::new(forwarded_port(service, cluster_ip, &selection, &local, node.rounding()));
+            let port = Arc::new(forwarded_port(service, cluster_ip, &selection, &local, node));
             add_frontends(service, &selection, &port, node, &mut frontends);
         }
     }
@@ -119,8 +121,9 @@ fn forwarded_port(
     cluster_ip: IpAddr,
     selection: &PortSelection<'_>,
     local: &BTreeSet<IpAddr>,
-    rounding: u32,
+    node: &NodeConfig,
 ) -> ForwardedPort {
+    let rounding = node.rounding();
     let set = |selected: Option<&select::SelectedEndpoints>| EndpointSet {
         endpoints: selected
             .into_iter()
@@ -136,6 +139,7 @@ fn forwarded_port(
         protocol: selection.port.protocol,
         number: selection.port.port,
         affinity_seconds: service.affinity_seconds,
+        health_check_port: health_check_port(service, node),
         cluster: set(selection.cluster.as_ref()),
         local: set(selection.local.as_ref()),
     }

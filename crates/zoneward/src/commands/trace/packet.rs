@@ -115,6 +115,7 @@ fn difference(decision: &ForwardingDecision<'_>, traced: &PacketTrace) -> Option
         PacketVerdict::Send(shares) => (TracedVerdict::Dnat, &shares[..]),
         PacketVerdict::Reject => (TracedVerdict::Reject, &[][..]),
         PacketVerdict::Drop => (TracedVerdict::Drop, &[][..]),
+        PacketVerdict::Accept => (TracedVerdict::Accept, &[][..]),
         PacketVerdict::Untouched => (TracedVerdict::Untouched, &[][..]),
     };
     let found: BTreeSet<SocketAddr> = traced.endpoints.iter().map(|(address, _)| *address).collect();
