@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use model::forward::{FirstPacket, Frontend};
-use model::{ForwardingTable, ServiceKey};
+use model::{Family, ForwardingTable, ServiceKey};
 
 /// Old and new frontends of one Service.
 pub type FrontendChange<'a> = (&'a [Frontend], &'a [Frontend]);
@@ -48,6 +48,22 @@ pub trait NodeBackend {
 
     /// Deletes everything that node proxies left in this kernel interface; with `dry_run` only lists it.
     fn cleanup(&mut self, scope: CleanupScope, dry_run: bool) -> Result<Vec<CleanupItem>, BackendError>;
+
+    /// The rules of each table; none where a backend has no rules per Service.
+    fn rule_counts(&self) -> Vec<RuleCount> {
+        Vec::new()
+    }
+}
+
+/// Rules in one table of one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleCount {
+    pub family: Family,
+    pub table: &'static str,
+    /// Rules that the kernel holds.
+    pub total: usize,
+    /// Rules that the last sync wrote.
+    pub last: usize,
 }
 
 /// Result of [`NodeBackend::load`] and [`NodeBackend::reconcile`].

@@ -1,7 +1,21 @@
-//! Rules in iptables' own text format.
+//! The iptables backend, and the evaluation of iptables rules.
 //!
 //! ```text
-//! iptables-save text, iptables-restore text -> ruleset -> trace a packet, or print as iptables-save does
+//! render (chains) -> diff -> input of iptables-restore -> kernel or fake
+//!                     ^                                     |
+//!                     +------------- saved <- iptables-save +--> ruleset -> trace
 //! ```
 
+mod backend;
+pub mod cleanup;
+pub mod commands;
+pub mod diff;
+pub mod fake;
+pub mod names;
+pub mod render;
+pub mod rule;
 pub mod ruleset;
+pub mod saved;
+pub mod tree;
+
+pub use backend::IptablesBackend;

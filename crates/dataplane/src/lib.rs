@@ -1,6 +1,6 @@
 //! From a ForwardingTable to the kernel.
 //!
-//! One folder per backend (nftables so far), each with the same modules, behind [`backend::NodeBackend`]:
+//! One folder per backend, each with the same modules, behind [`backend::NodeBackend`]:
 //!
 //! ```text
 //! ForwardingTable -> render -> diff -> apply -> kernel, or fake

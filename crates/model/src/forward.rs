@@ -152,10 +152,14 @@ pub struct Frontend {
 }
 
 impl Frontend {
+    /// What it does with clients outside, then inside.
+    pub fn actions(&self) -> impl Iterator<Item = FrontendAction> {
+        std::iter::once(self.outside).chain(self.inside)
+    }
+
     /// Whether it sends any client to an endpoint.
     pub fn is_served(&self) -> bool {
-        let sends = |action: FrontendAction| matches!(action, FrontendAction::Send(_));
-        sends(self.outside) || self.inside.is_some_and(sends)
+        self.actions().any(|action| matches!(action, FrontendAction::Send(_)))
     }
 }
 

@@ -91,7 +91,21 @@ impl ForwardingTable {
             Some(frontend) => self.enter(frontend, packet, &mut decision),
             None => self.pass(packet, &mut decision),
         }
+        self.protect_loopback(packet, &mut decision);
         decision
+    }
+
+    /// Where node ports are served on loopback addresses, the kernel routes packets to them (route_localnet); other
+    /// packets to them are dropped.
+    fn protect_loopback(&self, packet: &FirstPacket, decision: &mut ForwardingDecision<'_>) {
+        let (src, dst) = (packet.src.ip(), packet.dst.ip());
+        let is_martian = dst.is_ipv4() && dst.is_loopback() && !src.is_loopback();
+        let is_sent = matches!(decision.verdict, PacketVerdict::Send(_));
+        if is_martian && self.node.localhost_node_ports && !is_sent {
+            decision.verdict = PacketVerdict::Drop;
+            let detail = format!("{dst} is a loopback address and {src} is not: dropped");
+            decision.why.push(("loopback", detail));
+        }
     }
 
     /// The frontend that a packet is sent to: by address, else by node port.
@@ -102,8 +116,9 @@ impl ForwardingTable {
             let family = Family::of(address);
             let place = FrontendAddress::node_port(family, packet.protocol, port);
             let frontend = self.frontend(&place)?;
-            let refused_anywhere = self.is_iptables() && self.is_own(address) && !frontend.is_served();
-            (self.node.takes_node_ports(address) || refused_anywhere).then_some(frontend)
+            let refuses = frontend.actions().any(|action| !matches!(action, FrontendAction::Send(_)));
+            let is_refused = self.is_iptables() && self.is_own(address) && refuses;
+            (self.node.takes_node_ports(address) || is_refused).then_some(frontend)
         })
     }
 
@@ -148,7 +163,12 @@ impl ForwardingTable {
             decision.why.push(("source ranges", detail));
             return;
         }
-        let outcome = self.outcome(frontend, decision);
+        let mut outcome = self.outcome(frontend, decision);
+        if frontend.kind == FrontendKind::NodePort && !self.node.takes_node_ports(packet.dst.ip()) {
+            // Semantics D4: refusals match every address of the node, whatever nodePortAddresses says.
+            let mut all = std::iter::once(outcome).chain(frontend.actions());
+            outcome = all.find(|action| !matches!(action, FrontendAction::Send(_))).unwrap_or(outcome);
+        }
         if !matches!(outcome, FrontendAction::Send(_)) && self.leaves_unrefused(frontend, decision.origin) {
             let detail = "no endpoint is available; mode iptables does not refuse packets of the node itself to addresses that are not its own";
             decision.why.push(("not refused", detail.to_owned()));

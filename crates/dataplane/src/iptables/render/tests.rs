@@ -1,0 +1,1 @@
+//! Rendered chains as text.
