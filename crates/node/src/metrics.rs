@@ -9,6 +9,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use cluster::admin_server;
+use dataplane::backend::RuleCount;
 
 const FAMILIES: [model::Family; 2] = [model::Family::V4, model::Family::V6];
 
@@ -33,6 +34,10 @@ pub struct NodeMetrics {
     pub service_changes: Counter,
     sync_failures: Counters,
     cleanup_failures: Counters,
+    restore_failures: Counters,
+    partial_restore_failures: Counters,
+    /// Rules that the kernel holds, and rules of the last sync, in mode iptables.
+    rules: [Family<LabelPairs, Gauge>; 2],
     pub no_local: Family<LabelPairs, Gauge>,
     pub healthz: Counters,
     pub livez: Counters,
@@ -79,6 +84,9 @@ impl Default for NodeMetrics {
             service_changes: Counter::default(),
             sync_failures: Family::default(),
             cleanup_failures: Family::default(),
+            restore_failures: Family::default(),
+            partial_restore_failures: Family::default(),
+            rules: Default::default(),
             no_local: Family::default(),
             healthz: Family::default(),
             livez: Family::default(),
@@ -190,6 +198,23 @@ impl NodeMetrics {
             self.cleanup_failures.clone(),
         );
         all.register(
+            format!("{rules}_iptables_restore_failures"),
+            "Runs of iptables-restore that failed",
+            self.restore_failures.clone(),
+        );
+        all.register(
+            format!("{rules}_iptables_partial_restore_failures"),
+            "Runs of iptables-restore that failed in a partial sync",
+            self.partial_restore_failures.clone(),
+        );
+        let [total, last] = &self.rules;
+        all.register(format!("{rules}_iptables_total"), "Rules in the kernel, by table", total.clone());
+        all.register(
+            format!("{rules}_iptables_last"),
+            "Rules that the last sync wrote, by table",
+            last.clone(),
+        );
+        all.register(
             format!("{rules}_no_local_endpoints_total"),
             "Service ports with traffic policy Local and no endpoint on this node",
             self.no_local.clone(),
@@ -265,6 +290,25 @@ impl NodeMetrics {
     pub fn sync_failed(&self) {
         for at in FAMILIES {
             self.sync_failures.get_or_create(&family(at)).inc();
+        }
+    }
+
+    /// Counts a failed run of iptables-restore.
+    pub fn restore_failed(&self, is_partial: bool) {
+        for at in FAMILIES {
+            self.restore_failures.get_or_create(&family(at)).inc();
+            self.partial_restore_failures.get_or_create(&family(at)).inc_by(u64::from(is_partial));
+        }
+    }
+
+    /// Sets the rules of mode iptables.
+    pub fn set_rule_counts(&self, counts: &[RuleCount]) {
+        for count in counts {
+            let labels = vec![("ip_family", count.family.to_string()), ("table", count.table.to_owned())];
+            let [total, last] = &self.rules;
+            for (gauge, rules) in [(total, count.total), (last, count.last)] {
+                gauge.get_or_create(&labels).set(i64::try_from(rules).unwrap_or(i64::MAX));
+            }
         }
     }
 

@@ -7,7 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clock::Clock;
+use dataplane::backend::NodeBackend;
 use dataplane::conntrack::ConntrackSocket;
+use dataplane::iptables::IptablesBackend;
+use dataplane::iptables::commands::IptablesPrograms;
+use dataplane::iptables::render::KernelFeatures;
 use dataplane::nftables::NftablesBackend;
 use http::StatusCode;
 
@@ -19,7 +23,7 @@ use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::config::NodeSettings;
+use super::config::{Mode, NodeSettings};
 use super::connections::ConnectionLog;
 use super::health::{HealthEndpoint, ProxyHealth};
 use super::metrics::{NodeMetrics, status};
@@ -86,12 +90,11 @@ pub enum RunEnd {
 pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunEnd> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
-    let backend =
-        NftablesBackend::open().context("opening nf_tables over netlink; CAP_NET_ADMIN is required")?;
     let mut events = EventRecorder::start(options.client.clone(), &options.node, options.clock.clone());
     options.notices.into_iter().for_each(|notice| events.warn(notice));
     let sysctls = sysctl::wanted(&settings.configuration, sysctl::cpus());
     sysctl::set(&sysctls).into_iter().for_each(|notice| events.warn(notice));
+    let backend = open_backend(&settings)?;
     let score = settings.configuration.oom_score_adj.unwrap_or(-999);
     sysctl::set_oom_score(score).into_iter().for_each(|notice| events.warn(notice));
 
@@ -144,7 +147,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         shared,
         events,
         programmed,
-        backend: Box::new(backend),
+        backend,
         conntrack: ConntrackSocket::open().ok().map(|socket| Box::new(socket) as _),
         traffic: traffic::start(&options.clock, zones_of_pods, sums),
         clock: options.clock.clone(),
@@ -157,6 +160,23 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         () = reconfigured => Ok(RunEnd::Reconfigured),
         end = run_loop(SyncLoop::new(parts), watches) => end,
     }
+}
+
+/// The backend of the configured mode. Mode iptables needs its programs: other software expects its chains.
+fn open_backend(settings: &NodeSettings) -> Result<Box<dyn NodeBackend + Send>> {
+    if settings.mode == Mode::Iptables {
+        return Ok(Box::new(open_iptables()?));
+    }
+    let nft = NftablesBackend::open().context("opening nf_tables over netlink; CAP_NET_ADMIN is required")?;
+    Ok(Box::new(nft))
+}
+
+fn open_iptables() -> Result<IptablesBackend> {
+    let programs = IptablesPrograms::find()?;
+    let features = KernelFeatures { drops_invalid: !sysctl::is_tcp_liberal(), ..KernelFeatures::default() };
+    let backend = IptablesBackend::probe(Box::new(programs), features);
+    tracing::info!(flavour = backend.flavour().as_str(), "mode iptables");
+    Ok(backend)
 }
 
 /// Semantics D1: not what another proxy serves, not headless, and of Nodes our own.
@@ -223,7 +243,11 @@ fn serve_all(
     let config = &settings.configuration;
     let servers: [(&'static str, Option<SocketAddr>, AdminRoutes); 2] = [
         ("health", settings.healthz, health_pages(shared, clock)),
-        ("metrics", settings.metrics, metrics_pages(shared, configz.clone(), clock).with_access(access)),
+        (
+            "metrics",
+            settings.metrics,
+            metrics_pages(shared, settings.mode, configz.clone(), clock).with_access(access),
+        ),
     ];
     for (name, address, routes) in servers {
         let Some(address) = address else { continue };
@@ -263,13 +287,14 @@ fn health_pages(shared: &Arc<SharedState>, clock: &Clock) -> AdminRoutes {
         .page("/livez", page(HealthEndpoint::Livez))
 }
 
-fn metrics_pages(shared: &Arc<SharedState>, configz: Value, clock: &Clock) -> AdminRoutes {
+fn metrics_pages(shared: &Arc<SharedState>, mode: Mode, configz: Value, clock: &Clock) -> AdminRoutes {
     let shared = shared.clone();
+    let mode = if mode == Mode::Iptables { mode.as_str() } else { Mode::Nftables.as_str() };
     let connections = ConnectionLog::new(clock.clone());
     AdminRoutes::default()
         .page("/metrics", move |head| admin_server::metrics(shared.metrics.registry(), head))
         .open_page("/healthz", |_| AdminPage::text(StatusCode::OK, "ok"))
-        .page("/proxyMode", |_| AdminPage::text(StatusCode::OK, "nftables"))
+        .page("/proxyMode", move |_| AdminPage::text(StatusCode::OK, mode))
         .page("/configz", move |_| AdminPage::json(StatusCode::OK, &configz))
         .page("/connections", move |head| connections.page(head.uri.query().unwrap_or_default()))
 }

@@ -263,7 +263,10 @@ impl SyncLoop {
             Err(trouble) => {
                 // The full sync that follows covers them (pitfall 1).
                 self.pending.services.extend(services);
-                self.shared.metrics.sync_failed();
+                match self.settings.mode {
+                    Mode::Iptables => self.shared.metrics.restore_failed(kind == SyncKind::Partial),
+                    _ => self.shared.metrics.sync_failed(),
+                }
                 self.events.warn_of_node("SyncFailed", trouble.to_string());
             }
         }
@@ -293,6 +296,7 @@ impl SyncLoop {
             self.delays.add(seconds);
         }
         self.count_dropped();
+        metrics.set_rule_counts(&self.backend.rule_counts());
         let failed: Vec<String> = self.refused.keys().map(ToString::to_string).collect();
         self.programmed.send_if_modified(|state| {
             let new = ProgrammedState {
@@ -324,7 +328,7 @@ impl SyncLoop {
     /// Warns once where another proxy mode is configured, with what differs.
     fn warn_of_mode(&mut self) {
         let mode = self.settings.mode;
-        if mode == Mode::Nftables {
+        if matches!(mode, Mode::Nftables | Mode::Iptables) {
             return;
         }
         let lines = modes::differences(mode, &self.settings.configuration, self.cache.snapshot());

@@ -11,6 +11,7 @@ use dataplane::iptables::render::KernelFeatures;
 
 use super::case::{self, Flow, Scenario};
 use super::connect::{Hope, Seen, send, serve};
+use super::namespace::run;
 use super::net::{Neighbour, be_a_router, set};
 
 /// The real programs of a flavour.
@@ -23,6 +24,8 @@ struct Site {
     clients: Neighbour,
     servers: Neighbour,
     served: BTreeSet<SocketAddr>,
+    /// Of clients.
+    addresses: BTreeSet<IpAddr>,
 }
 
 impl Site {
@@ -30,12 +33,17 @@ impl Site {
         be_a_router(own);
         let (clients, servers) = (Neighbour::new(1, "clients"), Neighbour::new(2, "servers"));
         clients.be_the_way_out();
-        Site { clients, servers, served: BTreeSet::new() }
+        Site { clients, servers, served: BTreeSet::new(), addresses: BTreeSet::new() }
     }
 
     fn prepare(&mut self, scenario: &Scenario, own: &[IpAddr]) {
+        // An address that is a client's in one case is a Service's in another.
+        for flow in scenario.flows.iter().filter(|flow| self.addresses.remove(&flow.packet.dst.ip())) {
+            let net = format!("{}/32", flow.packet.dst.ip());
+            self.clients.within(move || run("ip", &["address", "del", &net, "dev", "uplink"]));
+        }
         for flow in &scenario.flows {
-            if !is_own(own, flow.packet.src.ip()) {
+            if !is_own(own, flow.packet.src.ip()) && self.addresses.insert(flow.packet.src.ip()) {
                 self.clients.add_address(flow.packet.src.ip());
             }
         }

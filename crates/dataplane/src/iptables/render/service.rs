@@ -206,7 +206,7 @@ impl PortRenderer<'_> {
     fn policy_target(&self, action: FrontendAction) -> Option<ArcStr> {
         match action {
             FrontendAction::Send(policy) => Some(self.chain(PortChain::Policy(policy))),
-            FrontendAction::Reject | FrontendAction::Drop => None,
+            _ => None,
         }
     }
 
@@ -304,7 +304,6 @@ impl PortRenderer<'_> {
     fn refusal(&self, action: FrontendAction, to: &dyn Fn(&str) -> RuleText) -> Option<RuleText> {
         let name = &self.name;
         match action {
-            FrontendAction::Send(_) => None,
             FrontendAction::Drop => Some(to(&format!("{name} has no local endpoints")).jump("DROP")),
             FrontendAction::Reject => {
                 // An ICMP error counts as soft while connect() holds the socket: a client on this node would wait a
@@ -317,6 +316,7 @@ impl PortRenderer<'_> {
                 let rule = to(&format!("{name} has no endpoints"));
                 Some(rule.jump(format_args!("REJECT --reject-with {how}")))
             }
+            _ => None,
         }
     }
 
