@@ -49,10 +49,22 @@ pub trait NodeBackend {
     /// Deletes everything that node proxies left in this kernel interface; with `dry_run` only lists it.
     fn cleanup(&mut self, scope: CleanupScope, dry_run: bool) -> Result<Vec<CleanupItem>, BackendError>;
 
+    /// Named counters of the kernel; none where a backend has none.
+    fn packet_counts(&mut self) -> Vec<PacketCount> {
+        Vec::new()
+    }
+
     /// The rules of each table; none where a backend has no rules per Service.
     fn rule_counts(&self) -> Vec<RuleCount> {
         Vec::new()
     }
+}
+
+/// Packets that a named counter of the kernel has counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketCount {
+    pub counter: &'static str,
+    pub packets: u64,
 }
 
 /// Rules in one table of one family.

@@ -12,6 +12,7 @@ pub mod commands;
 pub mod diff;
 pub mod fake;
 pub mod names;
+pub mod nfacct;
 pub mod render;
 pub mod rule;
 pub mod ruleset;

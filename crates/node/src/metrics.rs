@@ -9,7 +9,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use cluster::admin_server;
-use dataplane::backend::RuleCount;
+use dataplane::backend::{PacketCount, RuleCount};
+use dataplane::iptables::names::{INVALID_COUNTER, LOCALHOST_COUNTER};
 
 const FAMILIES: [model::Family; 2] = [model::Family::V4, model::Family::V6];
 
@@ -38,6 +39,8 @@ pub struct NodeMetrics {
     partial_restore_failures: Counters,
     /// Rules that the kernel holds, and rules of the last sync, in mode iptables.
     rules: [Family<LabelPairs, Gauge>; 2],
+    invalid_dropped: Counters,
+    localhost_accepted: Counters,
     pub no_local: Family<LabelPairs, Gauge>,
     pub healthz: Counters,
     pub livez: Counters,
@@ -87,6 +90,8 @@ impl Default for NodeMetrics {
             restore_failures: Family::default(),
             partial_restore_failures: Family::default(),
             rules: Default::default(),
+            invalid_dropped: Family::default(),
+            localhost_accepted: Family::default(),
             no_local: Family::default(),
             healthz: Family::default(),
             livez: Family::default(),
@@ -215,6 +220,16 @@ impl NodeMetrics {
             last.clone(),
         );
         all.register(
+            "iptables_ct_state_invalid_dropped_packets",
+            "Packets that conntrack found invalid and the rules dropped",
+            self.invalid_dropped.clone(),
+        );
+        all.register(
+            "iptables_localhost_nodeports_accepted_packets",
+            "Connections to node ports on loopback addresses",
+            self.localhost_accepted.clone(),
+        );
+        all.register(
             format!("{rules}_no_local_endpoints_total"),
             "Service ports with traffic policy Local and no endpoint on this node",
             self.no_local.clone(),
@@ -312,6 +327,19 @@ impl NodeMetrics {
         }
     }
 
+    /// Advances the counters of mode iptables to what the kernel has counted.
+    pub fn set_packet_counts(&self, counts: &[PacketCount]) {
+        for PacketCount { counter, packets } in counts {
+            let metric = match *counter {
+                INVALID_COUNTER => &self.invalid_dropped,
+                LOCALHOST_COUNTER => &self.localhost_accepted,
+                _ => continue,
+            };
+            let counter = metric.get_or_create(&Vec::new());
+            counter.inc_by(packets.saturating_sub(counter.get()));
+        }
+    }
+
     /// Counts a failed deletion of unused chains.
     pub fn cleanup_failed(&self) {
         for at in FAMILIES {
@@ -369,6 +397,10 @@ mod tests {
         let metrics = NodeMetrics::default();
         metrics.healthz.get_or_create(&status(200)).inc();
         metrics.programming.get_or_create(&family(model::Family::V4)).observe(0.001);
+        metrics.restore_failed(false);
+        let nat = RuleCount { family: model::Family::V4, table: "nat", total: 12, last: 3 };
+        metrics.set_rule_counts(&[nat]);
+        metrics.set_packet_counts(&[PacketCount { counter: INVALID_COUNTER, packets: 7 }]);
         let text = metrics.text();
         for name in [
             "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=",
@@ -385,6 +417,11 @@ mod tests {
             "\nproxy_healthz_total{code=\"200\"} 1",
             "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"} 0",
             "zoneward_node_services_failed 0",
+            "kubeproxy_sync_proxy_rules_iptables_total{ip_family=\"IPv4\",table=\"nat\"} 12",
+            "kubeproxy_sync_proxy_rules_iptables_last{ip_family=\"IPv4\",table=\"nat\"} 3",
+            "kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family=\"IPv4\"} 1",
+            "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family=\"IPv4\"} 0",
+            "kubeproxy_iptables_ct_state_invalid_dropped_packets_total 7",
         ] {
             assert!(text.contains(name), "{name} is missing in:\n{text}");
         }

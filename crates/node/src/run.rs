@@ -30,7 +30,7 @@ use super::metrics::{NodeMetrics, status};
 use super::node_events::EventRecorder;
 use super::node_lease::{self, ProgrammedState};
 use super::sync_loop::{SyncLoop, SyncLoopParts};
-use super::traffic::{NodeTraffic, NodeTrafficSource};
+use super::traffic::{ConnectionSource, NodeTraffic, NodeTrafficSource};
 use super::{local_addresses, running_config, sysctl, traffic};
 use cluster::admin_server::access::{AdminAccess, AdminAccessArgs};
 use cluster::admin_server::{self, AdminPage, AdminRoutes};
@@ -141,6 +141,10 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         tokio::spawn(reporter.run());
     }
     let watches = Informer::start(&options.client, options.random.clone(), watch_specs(&options.node));
+    let source = match settings.mode {
+        Mode::Iptables => ConnectionSource::Conntrack,
+        _ => ConnectionSource::Rules,
+    };
     let parts = SyncLoopParts {
         settings,
         node: options.node,
@@ -149,7 +153,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         programmed,
         backend,
         conntrack: ConntrackSocket::open().ok().map(|socket| Box::new(socket) as _),
-        traffic: traffic::start(&options.clock, zones_of_pods, sums),
+        traffic: traffic::start(&options.clock, source, zones_of_pods, sums),
         clock: options.clock.clone(),
     };
     let reconfigured = config_change(options.config_file);
@@ -174,7 +178,7 @@ fn open_backend(settings: &NodeSettings) -> Result<Box<dyn NodeBackend + Send>> 
 fn open_iptables() -> Result<IptablesBackend> {
     let programs = IptablesPrograms::find()?;
     let features = KernelFeatures { drops_invalid: !sysctl::is_tcp_liberal(), ..KernelFeatures::default() };
-    let backend = IptablesBackend::probe(Box::new(programs), features);
+    let backend = IptablesBackend::open(programs, features);
     tracing::info!(flavour = backend.flavour().as_str(), "mode iptables");
     Ok(backend)
 }

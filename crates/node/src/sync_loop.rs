@@ -297,6 +297,7 @@ impl SyncLoop {
         }
         self.count_dropped();
         metrics.set_rule_counts(&self.backend.rule_counts());
+        metrics.set_packet_counts(&self.backend.packet_counts());
         let failed: Vec<String> = self.refused.keys().map(ToString::to_string).collect();
         self.programmed.send_if_modified(|state| {
             let new = ProgrammedState {

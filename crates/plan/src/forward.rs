@@ -21,7 +21,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use model::address::unreachable_range;
 use model::forward::{
-    EndpointSet, ForwardedEndpoint, ForwardedPort, ForwardingTable, Frontend, FrontendAction,
+    EndpointSet, ForwardedEndpoint, ForwardedPort, ForwardingMode, ForwardingTable, Frontend, FrontendAction,
     FrontendAddress, FrontendKind, Masquerade,
 };
 use model::{Family, Notice, ObjectRef, Service, ServicePort, Slice, Snapshot, TrafficPolicy};
@@ -37,6 +37,9 @@ pub use node_config::{NodeConfig, NodePortRange, ProxySettings};
 
 /// The reason of the Notice about `spec.externalIPs`. Every node has it, so the node proxy writes no Event.
 pub const DEPRECATED_EXTERNAL_IPS: &str = "DeprecatedExternalIPs";
+
+/// The reason of the Notice about session affinity in mode iptables. Every node has it, so the node proxy writes no Event.
+pub const LIMITED_AFFINITY: &str = "LimitedAffinity";
 
 /// The frontends of a Service on a node, of both families, in the order of ports. None for a Service that a service proxy
 /// ignores.
@@ -56,6 +59,7 @@ pub fn forward(service: &Service, slices: &[Slice], node: &NodeConfig) -> (Vec<F
     }
     let mut notices = drop_duplicates(service, &mut frontends);
     notices.extend(deprecated_external_ips(service, &frontends));
+    notices.extend(limited_affinity(service, &frontends, node));
     notices.extend(refused_ports(service, node));
     notices.extend(slices.iter().filter_map(refused_endpoints));
     (frontends, notices)
@@ -102,6 +106,16 @@ fn deprecated_external_ips(service: &Service, frontends: &[Frontend]) -> Option<
     let message =
         "spec.externalIPs works, but is deprecated since Kubernetes 1.36: use type LoadBalancer or a Gateway";
     Some(Notice::new(ObjectRef::service(&service.key), DEPRECATED_EXTERNAL_IPS, message))
+}
+
+/// Mode iptables: the kernel's list of recent clients has a fixed length.
+fn limited_affinity(service: &Service, frontends: &[Frontend], node: &NodeConfig) -> Option<Notice> {
+    frontends.iter().find(|frontend| frontend.port.affinity_seconds.is_some())?;
+    if node.rules.mode != ForwardingMode::Iptables {
+        return None;
+    }
+    let message = "spec.sessionAffinity: in mode iptables the kernel remembers 100 clients for each endpoint (ip_list_tot of the module xt_recent), further clients may change their endpoint; load the module with a larger ip_list_tot, or use mode nftables";
+    Some(Notice::new(ObjectRef::service(&service.key), LIMITED_AFFINITY, message))
 }
 
 /// The forwarding table of a whole snapshot.

@@ -12,11 +12,13 @@ use model::forward::FirstPacket;
 use model::{Family, ForwardingTable, ServiceKey};
 
 use super::cleanup;
-use super::commands::{IptablesCommandError, IptablesCommands, IptablesFlavour};
+use super::commands::{IptablesCommandError, IptablesCommands, IptablesFlavour, IptablesPrograms};
 use super::diff::{TableChange, restore_inputs};
 use super::names::{
-    ANTI_MARTIAN, CANARY, IptablesTableName, KUBELET_FIREWALL, OWNER, SERVICES, is_service_chain,
+    ANTI_MARTIAN, CANARY, INVALID_COUNTER, IptablesTableName, KUBELET_FIREWALL, LOCALHOST_COUNTER, OWNER,
+    SERVICES, is_service_chain,
 };
+use super::nfacct::NfacctSocket;
 use super::render::{
     ChainDigest, ChainGroups, DispatchRules, KernelFeatures, RenderContext, RenderedChain, RenderedFamily,
     RenderedService, chain_names, node_chains, render_family, render_service,
@@ -24,7 +26,8 @@ use super::render::{
 use super::ruleset::{self, IptablesRuleset};
 use super::saved::SavedTable;
 use crate::backend::{
-    BackendError, CleanupItem, CleanupScope, FrontendChange, NodeBackend, PacketTrace, Reconciled, RuleCount,
+    BackendError, CleanupItem, CleanupScope, FrontendChange, NodeBackend, PacketCount, PacketTrace,
+    Reconciled, RuleCount,
 };
 
 /// Reconciliations between two comparisons with the kernel: an hour with kube-proxy's default syncPeriod.
@@ -34,6 +37,8 @@ const FULL_CHECK: u32 = 120;
 pub struct IptablesBackend {
     commands: Box<dyn IptablesCommands + Send>,
     features: KernelFeatures,
+    /// Counters of rules, where the kernel has them.
+    counters: Option<NfacctSocket>,
     families: BTreeMap<Family, FamilyState>,
     /// Reconciliations until the kernel is compared; 0 if what it holds is not known.
     until_check: u32,
@@ -62,15 +67,22 @@ impl From<IptablesCommandError> for BackendError {
 impl IptablesBackend {
     /// The tables that these programs reach.
     pub fn new(commands: Box<dyn IptablesCommands + Send>, features: KernelFeatures) -> Self {
-        Self { commands, features, families: BTreeMap::new(), until_check: 0 }
+        Self { commands, features, counters: None, families: BTreeMap::new(), until_check: 0 }
     }
 
-    /// The same, with the features that the kernel has.
+    /// The same, with the matches that the kernel has.
     pub fn probe(mut commands: Box<dyn IptablesCommands + Send>, mut features: KernelFeatures) -> Self {
         features.bpf = accepts(&mut *commands, "-m bpf --bytecode \"1,6 0 0 0\"");
-        let counter = super::names::INVALID_COUNTER;
-        features.nfacct &= accepts(&mut *commands, &format!("-m nfacct --nfacct-name {counter}"));
         Self::new(commands, features)
+    }
+
+    /// The tables of this network namespace, with its counters.
+    pub fn open(commands: IptablesPrograms, features: KernelFeatures) -> Self {
+        let mut backend = Self::probe(Box::new(commands), features);
+        backend.counters = counters();
+        let matched = format!("-m nfacct --nfacct-name {INVALID_COUNTER}");
+        backend.features.nfacct = backend.counters.is_some() && accepts(&mut *backend.commands, &matched);
+        backend
     }
 
     pub fn flavour(&self) -> IptablesFlavour {
@@ -218,6 +230,13 @@ fn add_kubelet_firewall(held: &SavedTable, context: RenderContext<'_>, change: &
     }
 }
 
+/// The nfacct objects of kube-proxy. A kernel without them has no such counters.
+fn counters() -> Option<NfacctSocket> {
+    let mut socket = NfacctSocket::open().ok()?;
+    [INVALID_COUNTER, LOCALHOST_COUNTER].iter().try_for_each(|name| socket.ensure(name)).ok()?;
+    Some(socket)
+}
+
 /// Whether the kernel takes a rule with this match.
 fn accepts(commands: &mut dyn IptablesCommands, rule: &str) -> bool {
     let chain = format!(":{OWNER}-PROBE - [0:0]");
@@ -320,6 +339,15 @@ impl NodeBackend for IptablesBackend {
         self.families.clear();
         self.until_check = 0;
         cleanup::cleanup(&mut *self.commands, scope, dry_run)
+    }
+
+    fn packet_counts(&mut self) -> Vec<PacketCount> {
+        let Some(counters) = self.counters.as_mut().filter(|_| self.features.nfacct) else {
+            return Vec::new();
+        };
+        let names = [INVALID_COUNTER, LOCALHOST_COUNTER];
+        let count = |name| Some(PacketCount { counter: name, packets: counters.packets(name).ok()? });
+        names.into_iter().filter_map(count).collect()
     }
 
     fn rule_counts(&self) -> Vec<RuleCount> {
