@@ -131,6 +131,9 @@ pub struct PacketTraceStep {
 /// Whose rules [`NodeBackend::cleanup`] deletes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CleanupScope {
+    /// Those of Zoneward's node proxy, as after a change of the mode.
+    NodeProxy,
+    /// Zoneward's, with those of its sidecars.
     Zoneward,
     /// Zoneward's and kube-proxy's.
     AllProxies,

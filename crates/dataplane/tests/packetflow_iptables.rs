@@ -24,8 +24,11 @@ use dataplane::iptables::commands::IptablesFlavour;
 use dataplane::iptables::fake::FakeIptables;
 use dataplane::iptables::render::KernelFeatures;
 use dataplane::iptables::ruleset::{IptablesEvaluation, IptablesNode, evaluate};
-use model::forward::{FirstPacket, ForwardingDecision, ForwardingMode, PacketVerdict};
-use model::{Family, ForwardingTable, Frontend, ServiceKey};
+use model::forward::{
+    EndpointSet, FirstPacket, ForwardedEndpoint, ForwardedPort, ForwardingDecision, ForwardingMode,
+    FrontendAction, FrontendAddress, FrontendKind, Masquerade, NodeRules, PacketVerdict,
+};
+use model::{Family, ForwardingTable, Frontend, Protocol, ServiceKey, TrafficPolicy};
 use plan::forward::table;
 use proptest::prelude::*;
 
@@ -73,6 +76,105 @@ fn every_packet_flow_case_holds_on_the_restored_text() {
                 assert_eq!(evaluation.masquerade && is_dnat, flow.masquerade, "{whose}");
             }
         }
+    }
+}
+
+/// A Service with a cluster IP and a node port, and these weights.
+fn frontends(number: u16, weights: &[f32]) -> Vec<Frontend> {
+    let [high, low] = number.wrapping_mul(7919).to_be_bytes();
+    let cluster_ip: std::net::IpAddr = [10, 96 + high % 16, high, low].into();
+    let endpoint = |(index, weight): (usize, &f32)| ForwardedEndpoint {
+        address: SocketAddr::from((
+            [10, 2 + (number % 200) as u8, (index / 250) as u8, (index % 250) as u8],
+            8080,
+        )),
+        weight: *weight,
+        is_local: false,
+    };
+    let port = Arc::new(ForwardedPort {
+        service: ServiceKey::new(&"ns".into(), &format!("web-{number}").as_str().into()),
+        name: "http".into(),
+        cluster_ip,
+        protocol: if number.is_multiple_of(3) { Protocol::Udp } else { Protocol::Tcp },
+        number: 80,
+        affinity_seconds: number.is_multiple_of(5).then_some(60),
+        health_check_port: None,
+        cluster: EndpointSet { endpoints: weights.iter().enumerate().map(endpoint).collect(), rounding: 0 },
+        local: EndpointSet::default(),
+    });
+    let action = if weights.is_empty() {
+        FrontendAction::Reject
+    } else {
+        FrontendAction::Send(TrafficPolicy::Cluster)
+    };
+    let frontend = |address, kind, masquerade| Frontend {
+        address,
+        kind,
+        port: port.clone(),
+        outside: action,
+        inside: None,
+        masquerade,
+        source_ranges: None,
+    };
+    let node_port = FrontendAddress::node_port(Family::V4, port.protocol, 30_000 + number);
+    vec![
+        frontend(port.cluster_address(), FrontendKind::ClusterIp, Masquerade::NotPods),
+        frontend(node_port, FrontendKind::NodePort, Masquerade::Everyone),
+    ]
+}
+
+fn packet_to(dst: SocketAddr, protocol: Protocol) -> FirstPacket {
+    FirstPacket { src: "203.0.113.9:40000".parse().expect("an address"), dst, protocol, iif: None }
+}
+
+#[test]
+fn hundreds_of_services_are_found_by_the_trees() {
+    let own = "198.51.100.1".parse().expect("an address");
+    let node = NodeRules { mode: ForwardingMode::Iptables, addresses: [own].into(), ..NodeRules::default() };
+    let mut table = ForwardingTable::new(node);
+    for number in 0..700u16 {
+        let weights: &[f32] = if number.is_multiple_of(4) { &[] } else { &[1.0, 3.0] };
+        let frontends = frontends(number, weights);
+        table.replace(&frontends[0].port.service.clone(), frontends);
+    }
+    for flavour in FLAVOURS {
+        let fake = loaded(&table, flavour, KernelFeatures::default());
+        let nat = &fake.ruleset(Family::V4).tables["nat"];
+        let longest = nat
+            .chains
+            .iter()
+            .filter(|(name, _)| name.starts_with("KUBE-SVC-IP-") || *name == "KUBE-SERVICES");
+        assert!(longest.clone().count() > 10 && longest.clone().all(|(_, chain)| chain.rules.len() <= 17));
+        for (_, frontends) in table.services().step_by(7) {
+            let port = &frontends[0].port;
+            for dst in [SocketAddr::new(port.cluster_ip, 80), SocketAddr::new(own, frontends[1].address.port)]
+            {
+                let packet = packet_to(dst, port.protocol);
+                let evaluation = evaluated(&fake, &table, &packet);
+                compare(&table.decide(&packet), &evaluation, &packet).expect("as the table decides");
+            }
+        }
+        let other = packet_to("10.96.250.250:9".parse().expect("an address"), Protocol::Tcp);
+        assert_eq!(evaluated(&fake, &table, &other).verdict, TracedVerdict::Untouched);
+    }
+}
+
+#[test]
+fn weights_and_thousands_of_endpoints_are_met_exactly() {
+    let many: Vec<f32> = (0..2000u16).map(|i| 1.0 + f32::from(i % 7)).collect();
+    for weights in [vec![3.0, 1.0, 1.5], many, vec![1.0; 3000]] {
+        let frontends = frontends(1, &weights);
+        let port = frontends[0].port.clone();
+        let mut table =
+            ForwardingTable::new(NodeRules { mode: ForwardingMode::Iptables, ..NodeRules::default() });
+        table.replace(&port.service, frontends);
+        let fake = loaded(&table, IptablesFlavour::Nft, KernelFeatures::default());
+        let longest =
+            fake.ruleset(Family::V4).tables["nat"].chains.values().map(|chain| chain.rules.len()).max();
+        assert!(longest.is_some_and(|rules| rules <= 17), "{longest:?}");
+        let packet = packet_to(SocketAddr::new(port.cluster_ip, 80), port.protocol);
+        let evaluation = evaluated(&fake, &table, &packet);
+        compare(&table.decide(&packet), &evaluation, &packet).expect("as the table decides");
     }
 }
 

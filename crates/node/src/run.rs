@@ -10,9 +10,11 @@ use clock::Clock;
 use dataplane::backend::NodeBackend;
 use dataplane::conntrack::ConntrackSocket;
 use dataplane::iptables::IptablesBackend;
-use dataplane::iptables::commands::IptablesPrograms;
+use dataplane::iptables::commands::{IptablesFlavour, IptablesPrograms};
+use dataplane::iptables::names::OWNER;
 use dataplane::iptables::render::KernelFeatures;
-use dataplane::nftables::NftablesBackend;
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::{NftablesBackend, list_chains};
 use http::StatusCode;
 
 use kube::Client;
@@ -145,6 +147,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         Mode::Iptables => ConnectionSource::Conntrack,
         _ => ConnectionSource::Rules,
     };
+    let other_modes = other_modes(settings.mode);
     let parts = SyncLoopParts {
         settings,
         node: options.node,
@@ -152,6 +155,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         events,
         programmed,
         backend,
+        other_modes,
         conntrack: ConntrackSocket::open().ok().map(|socket| Box::new(socket) as _),
         traffic: traffic::start(&options.clock, source, zones_of_pods, sums),
         clock: options.clock.clone(),
@@ -173,6 +177,28 @@ fn open_backend(settings: &NodeSettings) -> Result<Box<dyn NodeBackend + Send>> 
     }
     let nft = NftablesBackend::open().context("opening nf_tables over netlink; CAP_NET_ADMIN is required")?;
     Ok(Box::new(nft))
+}
+
+/// Where rules of this node proxy may be left from another mode. The chains of mode iptables are looked for without its
+/// programs, which would create tables.
+fn other_modes(mode: Mode) -> Vec<Box<dyn NodeBackend + Send>> {
+    let mut found: Vec<Box<dyn NodeBackend + Send>> = Vec::new();
+    if mode == Mode::Iptables {
+        found.extend(NftablesBackend::open().ok().map(|nft| Box::new(nft) as _));
+        return found;
+    }
+    let chains = NetlinkSocket::open().and_then(|mut kernel| list_chains(&mut kernel));
+    let in_nft = chains.is_ok_and(|chains| chains.iter().any(|(_, chain)| *chain == OWNER));
+    let names = ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"];
+    let has_nat =
+        |path: &&str| std::fs::read_to_string(path).is_ok_and(|text| text.lines().any(|t| t == "nat"));
+    let in_legacy = names.iter().any(has_nat);
+    for (is_there, flavour) in [(in_nft, IptablesFlavour::Nft), (in_legacy, IptablesFlavour::Legacy)] {
+        if let Some(programs) = is_there.then(|| IptablesPrograms::find_flavour(flavour).ok()).flatten() {
+            found.push(Box::new(IptablesBackend::new(Box::new(programs), KernelFeatures::default())));
+        }
+    }
+    found
 }
 
 fn open_iptables() -> Result<IptablesBackend> {

@@ -68,7 +68,7 @@ fn add_portal(port: &ForwardedPort, rules: &mut String) {
 fn add_chains(port: &ForwardedPort, chains: &mut String, rules: &mut String) {
     let (ip, number, chain) = (port.cluster_ip, port.number, service_chain(port));
     let endpoints = &port.cluster.endpoints;
-    let mut add = |text: &mut String, line: String| {
+    let add = |text: &mut String, line: String| {
         *text += &line;
         text.push('\n');
     };

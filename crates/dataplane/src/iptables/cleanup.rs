@@ -90,12 +90,12 @@ pub(super) fn cleanup(
 ) -> Result<Vec<CleanupItem>, BackendError> {
     let mut items = Vec::new();
     for family in commands.families().to_vec() {
-        let mut saved = String::new();
-        for table in IptablesTableName::ALL {
-            saved += &commands.save(family, table)?;
-        }
-        if scope == CleanupScope::Zoneward && !is_zonewards(&saved) {
+        let mut saved = commands.save(family, IptablesTableName::Nat)?;
+        if scope != CleanupScope::AllProxies && !is_zonewards(&saved) {
             continue;
+        }
+        for table in [IptablesTableName::Filter, IptablesTableName::Mangle] {
+            saved += &commands.save(family, table)?;
         }
         let ChainRemoval { input, chains } = ChainRemoval::of(&saved);
         let done = if dry_run || input.is_empty() { Ok(()) } else { commands.restore(family, &input) };

@@ -71,7 +71,7 @@ impl<'e, K: AsRef<[u8]>, V> Subtree<'e, K, V> {
 /// The 4 bits of a key at a step.
 fn step(key: &[u8], at: usize) -> u8 {
     let byte = key.get(at / 2).copied().unwrap_or_default();
-    if at % 2 == 0 { byte >> 4 } else { byte & 15 }
+    if at.is_multiple_of(2) { byte >> 4 } else { byte & 15 }
 }
 
 #[cfg(test)]

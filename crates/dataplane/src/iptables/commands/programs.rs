@@ -30,10 +30,13 @@ pub struct IptablesPrograms {
 impl IptablesPrograms {
     /// The programs of PATH, of the flavour that this node uses.
     pub fn find() -> Result<Self, IptablesCommandError> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let folders = std::env::split_paths(&path).chain(MORE_FOLDERS.map(PathBuf::from)).collect::<Vec<_>>();
-        let flavour = detect(&folders);
-        Self::of(flavour, folders)
+        let folders = folders();
+        Self::of(detect(&folders), folders)
+    }
+
+    /// The programs of PATH, of this flavour.
+    pub fn find_flavour(flavour: IptablesFlavour) -> Result<Self, IptablesCommandError> {
+        Self::of(flavour, folders())
     }
 
     /// The programs of a flavour in these folders.
@@ -136,6 +139,11 @@ impl IptablesCommands for IptablesPrograms {
             _ => Err(IptablesCommandError::Failed(output.failure(&self.name(family, "")))),
         }
     }
+}
+
+fn folders() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).chain(MORE_FOLDERS.map(PathBuf::from)).collect()
 }
 
 fn base(family: Family) -> &'static str {

@@ -101,7 +101,7 @@ impl PortRenderer<'_> {
             .commented(&format!("{} cluster IP", self.name))
             .port(self.port.protocol, self.port.number)
             .to(self.port.cluster_ip);
-        let rule = if self.context.node.masquerade_all { rule } else { self.not_from_pods(rule)? };
+        let rule = if self.context.node.masquerade_all { rule } else { self.others_only(rule)? };
         Some(rule.jump(MARK_MASQ).text())
     }
 
@@ -190,7 +190,7 @@ impl PortRenderer<'_> {
             // Clients inside that have no endpoint are refused in filter.
             let target = self.policy_target(inside).unwrap_or_else(|| "RETURN".into());
             let pods = self.commented(&format!("pod traffic for {name} external destinations"));
-            rules.extend(self.from_pods(pods).map(|rule| rule.jump(&target).text()));
+            rules.extend(self.pods_only(pods).map(|rule| rule.jump(&target).text()));
             let local = "-m addrtype --src-type LOCAL";
             if matches!(inside, FrontendAction::Send(_)) {
                 let text = format!("masquerade LOCAL traffic for {name} external destinations");
@@ -293,7 +293,7 @@ impl PortRenderer<'_> {
         let inside = frontend.inside.and_then(|action| self.refusal(action, to));
         match (outside, inside) {
             (Some(outside), Some(inside)) if outside != inside => {
-                let pods = self.from_pods(inside.clone());
+                let pods = self.pods_only(inside.clone());
                 let local = inside.matching("-m addrtype --src-type LOCAL");
                 pods.into_iter().chain([local, outside]).map(|rule| rule.text()).collect()
             }
@@ -325,7 +325,7 @@ impl PortRenderer<'_> {
     }
 
     /// Only packets of local pods; none if they cannot be recognised.
-    fn from_pods(&self, rule: RuleText) -> Option<RuleText> {
+    fn pods_only(&self, rule: RuleText) -> Option<RuleText> {
         match &self.context.node.detect_local {
             LocalTrafficDetector::Unknown => None,
             ranges @ LocalTrafficDetector::Ranges { .. } => {
@@ -337,7 +337,7 @@ impl PortRenderer<'_> {
     }
 
     /// Packets of all others; none if pods cannot be recognised.
-    fn not_from_pods(&self, rule: RuleText) -> Option<RuleText> {
+    fn others_only(&self, rule: RuleText) -> Option<RuleText> {
         match &self.context.node.detect_local {
             LocalTrafficDetector::Unknown => None,
             ranges @ LocalTrafficDetector::Ranges { .. } => {

@@ -22,7 +22,7 @@ pub(super) fn remove(scope: CleanupScope, dry_run: bool, report: &mut CleanupRep
                 continue;
             }
         };
-        if scope == CleanupScope::Zoneward && !is_zonewards(&saved) {
+        if scope != CleanupScope::AllProxies && !is_zonewards(&saved) {
             continue;
         }
         let ChainRemoval { input, chains } = ChainRemoval::of(&saved);
