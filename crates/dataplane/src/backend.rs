@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use model::forward::{FirstPacket, Frontend};
-use model::{ForwardingTable, ServiceKey};
+use model::{Family, ForwardingTable, ServiceKey};
 
 /// Old and new frontends of one Service.
 pub type FrontendChange<'a> = (&'a [Frontend], &'a [Frontend]);
@@ -48,6 +48,34 @@ pub trait NodeBackend {
 
     /// Deletes everything that node proxies left in this kernel interface; with `dry_run` only lists it.
     fn cleanup(&mut self, scope: CleanupScope, dry_run: bool) -> Result<Vec<CleanupItem>, BackendError>;
+
+    /// Named counters of the kernel; none where a backend has none.
+    fn packet_counts(&mut self) -> Vec<PacketCount> {
+        Vec::new()
+    }
+
+    /// The rules of each table; none where a backend has no rules per Service.
+    fn rule_counts(&self) -> Vec<RuleCount> {
+        Vec::new()
+    }
+}
+
+/// Packets that a named counter of the kernel has counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketCount {
+    pub counter: &'static str,
+    pub packets: u64,
+}
+
+/// Rules in one table of one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleCount {
+    pub family: Family,
+    pub table: &'static str,
+    /// Rules that the kernel holds.
+    pub total: usize,
+    /// Rules that the last sync wrote.
+    pub last: usize,
 }
 
 /// Result of [`NodeBackend::load`] and [`NodeBackend::reconcile`].
@@ -103,6 +131,9 @@ pub struct PacketTraceStep {
 /// Whose rules [`NodeBackend::cleanup`] deletes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CleanupScope {
+    /// Those of Zoneward's node proxy, as after a change of the mode.
+    NodeProxy,
+    /// Zoneward's, with those of its sidecars.
     Zoneward,
     /// Zoneward's and kube-proxy's.
     AllProxies,

@@ -90,6 +90,7 @@ fn weights_are_met_to_one_slot_and_thousands_of_endpoints_exactly() {
             protocol: Protocol::Sctp,
             number: 80,
             affinity_seconds: None,
+            health_check_port: None,
             cluster: EndpointSet { endpoints: endpoints.collect(), rounding: 1 << 31 },
             local: EndpointSet::default(),
         };
@@ -131,6 +132,7 @@ fn compare(
         PacketVerdict::Send(shares) => (TracedVerdict::Dnat, shares.clone()),
         PacketVerdict::Reject => (TracedVerdict::Reject, vec![]),
         PacketVerdict::Drop => (TracedVerdict::Drop, vec![]),
+        PacketVerdict::Accept => (TracedVerdict::Accept, vec![]),
         PacketVerdict::Untouched => (TracedVerdict::Untouched, vec![]),
     };
     prop_assert_eq!(evaluation.verdict, fate);

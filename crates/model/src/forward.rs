@@ -24,7 +24,7 @@ use crate::name::{Name, ServiceKey};
 use crate::service::TrafficPolicy;
 
 pub use masquerade::Masquerade;
-pub use node_rules::{LocalTrafficDetector, NodePortAddresses, NodeRules};
+pub use node_rules::{ForwardingMode, LocalTrafficDetector, NodePortAddresses, NodeRules};
 pub use packet_verdict::{FirstPacket, ForwardingDecision, PacketVerdict, TrafficClass, TrafficSource};
 pub use stale_udp::UdpService;
 
@@ -151,6 +151,18 @@ pub struct Frontend {
     pub source_ranges: Option<Arc<[IpNet]>>,
 }
 
+impl Frontend {
+    /// What it does with clients outside, then inside.
+    pub fn actions(&self) -> impl Iterator<Item = FrontendAction> {
+        std::iter::once(self.outside).chain(self.inside)
+    }
+
+    /// Whether it sends any client to an endpoint.
+    pub fn is_served(&self) -> bool {
+        self.actions().any(|action| matches!(action, FrontendAction::Send(_)))
+    }
+}
+
 /// The field of a Service that a frontend comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontendKind {
@@ -196,6 +208,8 @@ pub struct ForwardedPort {
     pub number: u16,
     /// The timeout of ClientIP session affinity.
     pub affinity_seconds: Option<u32>,
+    /// `spec.healthCheckNodePort`, where this node serves it.
+    pub health_check_port: Option<u16>,
     /// The endpoints under the traffic policy Cluster.
     pub cluster: EndpointSet,
     /// The endpoints under the traffic policy Local.

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use model::forward::ForwardingMode;
 use model::{GoDuration, Notice, ObjectRef};
 use plan::NodeGates;
 use plan::feature_gates::ReadGates;
@@ -33,13 +34,15 @@ use super::sync_schedule::MinSyncPeriod;
 const SYNC_PERIOD: GoDuration = GoDuration::seconds(30);
 /// Upper bound of the adaptive minSyncPeriod.
 const MAX_ADAPTIVE_PERIOD: Duration = Duration::from_secs(1);
+/// kube-proxy's default minSyncPeriod in mode iptables, in which a sync costs more.
+const IPTABLES_MIN_SYNC_PERIOD: Duration = Duration::from_secs(1);
 
 /// Validated settings.
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
     /// With defaults filled in.
     pub configuration: Configuration,
-    /// The configured mode; nftables runs in any case.
+    /// The configured mode.
     pub mode: Mode,
     pub proxy: ProxySettings,
     pub sync_period: Duration,
@@ -177,8 +180,11 @@ fn periods(config: &Configuration, mode: Mode) -> (Duration, MinSyncPeriod) {
         Mode::Iptables | Mode::Default => (config.iptables.sync_period, config.iptables.min_sync_period),
         Mode::Ipvs => (config.ipvs.sync_period, config.ipvs.min_sync_period),
     };
-    let min_sync_period = least
-        .map_or(MinSyncPeriod::Adaptive { max: MAX_ADAPTIVE_PERIOD }, |least| MinSyncPeriod::Fixed(least.0));
+    let default = match mode {
+        Mode::Iptables => MinSyncPeriod::Fixed(IPTABLES_MIN_SYNC_PERIOD),
+        _ => MinSyncPeriod::Adaptive { max: MAX_ADAPTIVE_PERIOD },
+    };
+    let min_sync_period = least.map_or(default, |least| MinSyncPeriod::Fixed(least.0));
     (period.unwrap_or(SYNC_PERIOD).0, min_sync_period)
 }
 
@@ -193,7 +199,10 @@ fn proxy_settings(config: &Configuration, mode: Mode, gates: NodeGates) -> Proxy
         Mode::Nftables => (config.nftables.masquerade_all, config.nftables.masquerade_bit),
         _ => (config.iptables.masquerade_all, config.iptables.masquerade_bit),
     };
+    let is_iptables = mode == Mode::Iptables;
     ProxySettings {
+        mode: if is_iptables { ForwardingMode::Iptables } else { ForwardingMode::Nftables },
+        localhost_node_ports: is_iptables && config.iptables.localhost_node_ports != Some(false),
         bind_address: config.bind_address.clone().unwrap_or_default(),
         cluster_cidr: config.cluster_cidr.clone(),
         detect_local_mode: config.detect_local_mode.clone(),

@@ -9,6 +9,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use cluster::admin_server;
+use dataplane::backend::{PacketCount, RuleCount};
+use dataplane::iptables::names::{INVALID_COUNTER, LOCALHOST_COUNTER};
 
 const FAMILIES: [model::Family; 2] = [model::Family::V4, model::Family::V6];
 
@@ -33,6 +35,12 @@ pub struct NodeMetrics {
     pub service_changes: Counter,
     sync_failures: Counters,
     cleanup_failures: Counters,
+    restore_failures: Counters,
+    partial_restore_failures: Counters,
+    /// Rules that the kernel holds, and rules of the last sync, in mode iptables.
+    rules: [Family<LabelPairs, Gauge>; 2],
+    invalid_dropped: Counters,
+    localhost_accepted: Counters,
     pub no_local: Family<LabelPairs, Gauge>,
     pub healthz: Counters,
     pub livez: Counters,
@@ -79,6 +87,11 @@ impl Default for NodeMetrics {
             service_changes: Counter::default(),
             sync_failures: Family::default(),
             cleanup_failures: Family::default(),
+            restore_failures: Family::default(),
+            partial_restore_failures: Family::default(),
+            rules: Default::default(),
+            invalid_dropped: Family::default(),
+            localhost_accepted: Family::default(),
             no_local: Family::default(),
             healthz: Family::default(),
             livez: Family::default(),
@@ -190,6 +203,33 @@ impl NodeMetrics {
             self.cleanup_failures.clone(),
         );
         all.register(
+            format!("{rules}_iptables_restore_failures"),
+            "Runs of iptables-restore that failed",
+            self.restore_failures.clone(),
+        );
+        all.register(
+            format!("{rules}_iptables_partial_restore_failures"),
+            "Runs of iptables-restore that failed in a partial sync",
+            self.partial_restore_failures.clone(),
+        );
+        let [total, last] = &self.rules;
+        all.register(format!("{rules}_iptables_total"), "Rules in the kernel, by table", total.clone());
+        all.register(
+            format!("{rules}_iptables_last"),
+            "Rules that the last sync wrote, by table",
+            last.clone(),
+        );
+        all.register(
+            "iptables_ct_state_invalid_dropped_packets",
+            "Packets that conntrack found invalid and the rules dropped",
+            self.invalid_dropped.clone(),
+        );
+        all.register(
+            "iptables_localhost_nodeports_accepted_packets",
+            "Connections to node ports on loopback addresses",
+            self.localhost_accepted.clone(),
+        );
+        all.register(
             format!("{rules}_no_local_endpoints_total"),
             "Service ports with traffic policy Local and no endpoint on this node",
             self.no_local.clone(),
@@ -268,6 +308,38 @@ impl NodeMetrics {
         }
     }
 
+    /// Counts a failed run of iptables-restore.
+    pub fn restore_failed(&self, is_partial: bool) {
+        for at in FAMILIES {
+            self.restore_failures.get_or_create(&family(at)).inc();
+            self.partial_restore_failures.get_or_create(&family(at)).inc_by(u64::from(is_partial));
+        }
+    }
+
+    /// Sets the rules of mode iptables.
+    pub fn set_rule_counts(&self, counts: &[RuleCount]) {
+        for count in counts {
+            let labels = vec![("ip_family", count.family.to_string()), ("table", count.table.to_owned())];
+            let [total, last] = &self.rules;
+            for (gauge, rules) in [(total, count.total), (last, count.last)] {
+                gauge.get_or_create(&labels).set(i64::try_from(rules).unwrap_or(i64::MAX));
+            }
+        }
+    }
+
+    /// Advances the counters of mode iptables to what the kernel has counted.
+    pub fn set_packet_counts(&self, counts: &[PacketCount]) {
+        for PacketCount { counter, packets } in counts {
+            let metric = match *counter {
+                INVALID_COUNTER => &self.invalid_dropped,
+                LOCALHOST_COUNTER => &self.localhost_accepted,
+                _ => continue,
+            };
+            let counter = metric.get_or_create(&Vec::new());
+            counter.inc_by(packets.saturating_sub(counter.get()));
+        }
+    }
+
     /// Counts a failed deletion of unused chains.
     pub fn cleanup_failed(&self) {
         for at in FAMILIES {
@@ -325,6 +397,10 @@ mod tests {
         let metrics = NodeMetrics::default();
         metrics.healthz.get_or_create(&status(200)).inc();
         metrics.programming.get_or_create(&family(model::Family::V4)).observe(0.001);
+        metrics.restore_failed(false);
+        let nat = RuleCount { family: model::Family::V4, table: "nat", total: 12, last: 3 };
+        metrics.set_rule_counts(&[nat]);
+        metrics.set_packet_counts(&[PacketCount { counter: INVALID_COUNTER, packets: 7 }]);
         let text = metrics.text();
         for name in [
             "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=",
@@ -341,6 +417,11 @@ mod tests {
             "\nproxy_healthz_total{code=\"200\"} 1",
             "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"} 0",
             "zoneward_node_services_failed 0",
+            "kubeproxy_sync_proxy_rules_iptables_total{ip_family=\"IPv4\",table=\"nat\"} 12",
+            "kubeproxy_sync_proxy_rules_iptables_last{ip_family=\"IPv4\",table=\"nat\"} 3",
+            "kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family=\"IPv4\"} 1",
+            "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total{ip_family=\"IPv4\"} 0",
+            "kubeproxy_iptables_ct_state_invalid_dropped_packets_total 7",
         ] {
             assert!(text.contains(name), "{name} is missing in:\n{text}");
         }

@@ -9,6 +9,7 @@ use clock::Clock;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use model::{Notice, ObjectRef};
+use plan::forward::{DEPRECATED_EXTERNAL_IPS, LIMITED_AFFINITY};
 use tokio::sync::mpsc;
 
 use cluster::events::{self, EventSource};
@@ -49,7 +50,7 @@ impl EventRecorder {
             self.reported.pop_front();
         }
         self.reported.push_back(notice.clone());
-        if notice.reason == plan::forward::DEPRECATED_EXTERNAL_IPS {
+        if [DEPRECATED_EXTERNAL_IPS, LIMITED_AFFINITY].contains(&notice.reason) {
             // The same on every node: the API server warned the author, and the log has it.
             return;
         }

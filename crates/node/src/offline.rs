@@ -30,9 +30,9 @@ pub struct NodeArgs {
     /// Feature gates, such as PreferSameTrafficDistribution=false; override those of the configuration
     #[arg(long, value_name = "NAME=BOOL,...", value_parser = parse_gates)]
     pub feature_gates: Option<GateList>,
-    /// Proxy mode
-    #[arg(long, value_name = "MODE", default_value = "nftables")]
-    pub proxy_mode: ProxyMode,
+    /// Proxy mode [default: that of the configuration; nftables without one]
+    #[arg(long, value_name = "MODE")]
+    pub proxy_mode: Option<ProxyMode>,
     /// Node ports and health check ports that the node may serve [default: 1024-65535, or with --live that of the running
     /// node proxy]
     #[arg(long, value_name = "FIRST-LAST")]
@@ -46,6 +46,17 @@ pub struct NodeArgs {
 pub enum ProxyMode {
     /// nftables
     Nftables,
+    /// iptables
+    Iptables,
+}
+
+impl ProxyMode {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Nftables => Mode::Nftables.as_str(),
+            Self::Iptables => Mode::Iptables.as_str(),
+        }
+    }
 }
 
 /// A node and its configuration.
@@ -73,7 +84,8 @@ impl NodeChoice {
         let source = running.as_ref().filter(|_| args.config.is_none());
         let source = source.map(|running| source_text(running, args.feature_gates.as_ref()));
         let base = running.as_ref().map(|running| running.configuration.clone());
-        let mut settings = settings(args.config.as_deref(), args.feature_gates.as_ref(), base, &mut notices)?;
+        let (path, gates) = (args.config.as_deref(), args.feature_gates.as_ref());
+        let mut settings = settings_of_mode(path, gates, base, args.proxy_mode, &mut notices)?;
         let in_force = running.as_ref().map(|running| running.node_port_range);
         settings.node_port_range = args.service_node_port_range.or(in_force).unwrap_or_default();
         let mut addresses = args.local_addresses.clone();
@@ -200,6 +212,17 @@ pub fn settings(
     base: Option<Configuration>,
     notices: &mut Vec<Notice>,
 ) -> Result<ProxySettings> {
+    settings_of_mode(path, gates, base, None, notices)
+}
+
+/// The same, in another mode where one is given.
+fn settings_of_mode(
+    path: Option<&Path>,
+    gates: Option<&GateList>,
+    base: Option<Configuration>,
+    mode: Option<ProxyMode>,
+    notices: &mut Vec<Notice>,
+) -> Result<ProxySettings> {
     let mut configuration = match (path, base) {
         (Some(path), _) => {
             let (configuration, remarks) = config::file::read(path)?;
@@ -211,10 +234,13 @@ pub fn settings(
             Configuration { mode: Mode::Nftables.as_str().to_owned(), ..Configuration::default() }
         }
     };
+    if let Some(mode) = mode {
+        configuration.mode = mode.as_str().to_owned();
+    }
     configuration.feature_gates.extend(gates.iter().flat_map(|gates| gates.0.clone()));
     let (settings, remarks) = config::resolve(configuration, false)?;
     notices.extend(remarks);
-    if settings.mode != Mode::Nftables {
+    if !matches!(settings.mode, Mode::Nftables | Mode::Iptables) {
         let message = format!(
             "mode: {}; the result is for nftables, which the node proxy runs instead",
             settings.mode.as_str()
@@ -233,7 +259,7 @@ mod tests {
             node: node.map(str::to_owned),
             config: None,
             feature_gates: None,
-            proxy_mode: ProxyMode::Nftables,
+            proxy_mode: None,
             service_node_port_range: None,
             local_addresses: Vec::new(),
         }

@@ -7,8 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clock::Clock;
+use dataplane::backend::NodeBackend;
 use dataplane::conntrack::ConntrackSocket;
-use dataplane::nftables::NftablesBackend;
+use dataplane::iptables::IptablesBackend;
+use dataplane::iptables::commands::{IptablesFlavour, IptablesPrograms};
+use dataplane::iptables::names::OWNER;
+use dataplane::iptables::render::KernelFeatures;
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::{NftablesBackend, list_chains};
 use http::StatusCode;
 
 use kube::Client;
@@ -19,14 +25,14 @@ use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::config::NodeSettings;
+use super::config::{Mode, NodeSettings};
 use super::connections::ConnectionLog;
 use super::health::{HealthEndpoint, ProxyHealth};
 use super::metrics::{NodeMetrics, status};
 use super::node_events::EventRecorder;
 use super::node_lease::{self, ProgrammedState};
 use super::sync_loop::{SyncLoop, SyncLoopParts};
-use super::traffic::{NodeTraffic, NodeTrafficSource};
+use super::traffic::{ConnectionSource, NodeTraffic, NodeTrafficSource};
 use super::{local_addresses, running_config, sysctl, traffic};
 use cluster::admin_server::access::{AdminAccess, AdminAccessArgs};
 use cluster::admin_server::{self, AdminPage, AdminRoutes};
@@ -88,12 +94,11 @@ pub enum RunEnd {
 pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunEnd> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
-    let backend =
-        NftablesBackend::open().context("opening nf_tables over netlink; CAP_NET_ADMIN is required")?;
     let mut events = EventRecorder::start(options.client.clone(), &options.node, options.clock.clone());
     options.notices.into_iter().for_each(|notice| events.warn(notice));
     let sysctls = sysctl::wanted(&settings.configuration, sysctl::cpus());
     sysctl::set(&sysctls).into_iter().for_each(|notice| events.warn(notice));
+    let backend = open_backend(&settings)?;
     let score = settings.configuration.oom_score_adj.unwrap_or(-999);
     sysctl::set_oom_score(score).into_iter().for_each(|notice| events.warn(notice));
 
@@ -140,15 +145,21 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         tokio::spawn(reporter.run());
     }
     let watches = Informer::start(&options.client, options.random.clone(), watch_specs(&options.node));
+    let source = match settings.mode {
+        Mode::Iptables => ConnectionSource::Conntrack,
+        _ => ConnectionSource::Rules,
+    };
+    let other_modes = other_modes(settings.mode);
     let parts = SyncLoopParts {
         settings,
         node: options.node,
         shared,
         events,
         programmed,
-        backend: Box::new(backend),
+        backend,
+        other_modes,
         conntrack: ConntrackSocket::open().ok().map(|socket| Box::new(socket) as _),
-        traffic: traffic::start(&options.clock, zones_of_pods, sums, options.service_traffic_metrics),
+        traffic: traffic::start(&options.clock, source, zones_of_pods, sums, options.service_traffic_metrics),
         clock: options.clock.clone(),
     };
     let reconfigured = config_change(options.config_file);
@@ -159,6 +170,45 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         () = reconfigured => Ok(RunEnd::Reconfigured),
         end = run_loop(SyncLoop::new(parts), watches) => end,
     }
+}
+
+/// The backend of the configured mode. Mode iptables needs its programs: other software expects its chains.
+fn open_backend(settings: &NodeSettings) -> Result<Box<dyn NodeBackend + Send>> {
+    if settings.mode == Mode::Iptables {
+        return Ok(Box::new(open_iptables()?));
+    }
+    let nft = NftablesBackend::open().context("opening nf_tables over netlink; CAP_NET_ADMIN is required")?;
+    Ok(Box::new(nft))
+}
+
+/// Where rules of this node proxy may be left from another mode. The chains of mode iptables are looked for without its
+/// programs, which would create tables.
+fn other_modes(mode: Mode) -> Vec<Box<dyn NodeBackend + Send>> {
+    let mut found: Vec<Box<dyn NodeBackend + Send>> = Vec::new();
+    if mode == Mode::Iptables {
+        found.extend(NftablesBackend::open().ok().map(|nft| Box::new(nft) as _));
+        return found;
+    }
+    let chains = NetlinkSocket::open().and_then(|mut kernel| list_chains(&mut kernel));
+    let in_nft = chains.is_ok_and(|chains| chains.iter().any(|(_, chain)| *chain == OWNER));
+    let names = ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"];
+    let has_nat =
+        |path: &&str| std::fs::read_to_string(path).is_ok_and(|text| text.lines().any(|t| t == "nat"));
+    let in_legacy = names.iter().any(has_nat);
+    for (is_there, flavour) in [(in_nft, IptablesFlavour::Nft), (in_legacy, IptablesFlavour::Legacy)] {
+        if let Some(programs) = is_there.then(|| IptablesPrograms::find_flavour(flavour).ok()).flatten() {
+            found.push(Box::new(IptablesBackend::new(Box::new(programs), KernelFeatures::default())));
+        }
+    }
+    found
+}
+
+fn open_iptables() -> Result<IptablesBackend> {
+    let programs = IptablesPrograms::find()?;
+    let features = KernelFeatures { drops_invalid: !sysctl::is_tcp_liberal(), ..KernelFeatures::default() };
+    let backend = IptablesBackend::open(programs, features);
+    tracing::info!(flavour = backend.flavour().as_str(), "mode iptables");
+    Ok(backend)
 }
 
 /// Semantics D1: not what another proxy serves, not headless, and of Nodes our own.
@@ -225,7 +275,11 @@ fn serve_all(
     let config = &settings.configuration;
     let servers: [(&'static str, Option<SocketAddr>, AdminRoutes); 2] = [
         ("health", settings.healthz, health_pages(shared, clock)),
-        ("metrics", settings.metrics, metrics_pages(shared, configz.clone(), clock).with_access(access)),
+        (
+            "metrics",
+            settings.metrics,
+            metrics_pages(shared, settings.mode, configz.clone(), clock).with_access(access),
+        ),
     ];
     for (name, address, routes) in servers {
         let Some(address) = address else { continue };
@@ -265,13 +319,14 @@ fn health_pages(shared: &Arc<SharedState>, clock: &Clock) -> AdminRoutes {
         .page("/livez", page(HealthEndpoint::Livez))
 }
 
-fn metrics_pages(shared: &Arc<SharedState>, configz: Value, clock: &Clock) -> AdminRoutes {
+fn metrics_pages(shared: &Arc<SharedState>, mode: Mode, configz: Value, clock: &Clock) -> AdminRoutes {
     let shared = shared.clone();
+    let mode = if mode == Mode::Iptables { mode.as_str() } else { Mode::Nftables.as_str() };
     let connections = ConnectionLog::new(clock.clone());
     AdminRoutes::default()
         .page("/metrics", move |head| admin_server::metrics(shared.metrics.registry(), head))
         .open_page("/healthz", |_| AdminPage::text(StatusCode::OK, "ok"))
-        .page("/proxyMode", |_| AdminPage::text(StatusCode::OK, "nftables"))
+        .page("/proxyMode", move |_| AdminPage::text(StatusCode::OK, mode))
         .page("/configz", move |_| AdminPage::json(StatusCode::OK, &configz))
         .page("/connections", move |head| connections.page(head.uri.query().unwrap_or_default()))
 }

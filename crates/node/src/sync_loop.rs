@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use clock::Clock;
 use cluster::{ObjectKind, WatchCache};
-use dataplane::backend::{BackendError, NodeBackend};
+use dataplane::backend::{BackendError, CleanupScope, NodeBackend};
 use dataplane::conntrack::ConntrackTable;
 use model::{Family, ForwardingTable, Frontend, Node, Notice, ServiceKey, Timestamp};
 use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check};
@@ -62,6 +62,8 @@ pub struct SyncLoopParts {
     pub events: EventRecorder,
     pub programmed: watch::Sender<ProgrammedState>,
     pub backend: Box<dyn NodeBackend + Send>,
+    /// Whose rules of this node proxy are removed after the first full sync.
+    pub other_modes: Vec<Box<dyn NodeBackend + Send>>,
     pub conntrack: Option<Box<dyn ConntrackTable + Send>>,
     pub traffic: TrafficCounters,
     pub clock: Clock,
@@ -105,6 +107,7 @@ pub struct SyncLoop {
     cache: WatchCache,
     forwarder: Forwarder,
     backend: Box<dyn NodeBackend + Send>,
+    other_modes: Vec<Box<dyn NodeBackend + Send>>,
     conntrack: Option<Box<dyn ConntrackTable + Send>>,
     traffic: TrafficCounters,
     health_checks: HealthCheckServers,
@@ -130,6 +133,7 @@ impl SyncLoop {
             schedule: SyncSchedule::new(parts.settings.min_sync_period, parts.settings.sync_period, now),
             forwarder: Forwarder::new(config),
             backend: parts.backend,
+            other_modes: parts.other_modes,
             health_checks: HealthCheckServers::new(is_healthy),
             refused: RefusedServices::new(parts.settings.sync_period),
             settings: parts.settings,
@@ -263,7 +267,10 @@ impl SyncLoop {
             Err(trouble) => {
                 // The full sync that follows covers them (pitfall 1).
                 self.pending.services.extend(services);
-                self.shared.metrics.sync_failed();
+                match self.settings.mode {
+                    Mode::Iptables => self.shared.metrics.restore_failed(kind == SyncKind::Partial),
+                    _ => self.shared.metrics.sync_failed(),
+                }
                 self.events.warn_of_node("SyncFailed", trouble.to_string());
             }
         }
@@ -293,6 +300,8 @@ impl SyncLoop {
             self.delays.add(seconds);
         }
         self.count_dropped();
+        metrics.set_rule_counts(&self.backend.rule_counts());
+        metrics.set_packet_counts(&self.backend.packet_counts());
         let failed: Vec<String> = self.refused.keys().map(ToString::to_string).collect();
         self.programmed.send_if_modified(|state| {
             let new = ProgrammedState {
@@ -324,7 +333,7 @@ impl SyncLoop {
     /// Warns once where another proxy mode is configured, with what differs.
     fn warn_of_mode(&mut self) {
         let mode = self.settings.mode;
-        if mode == Mode::Nftables {
+        if matches!(mode, Mode::Nftables | Mode::Iptables) {
             return;
         }
         let lines = modes::differences(mode, &self.settings.configuration, self.cache.snapshot());
@@ -367,6 +376,7 @@ impl SyncLoop {
             self.listen_for_health_checks();
             let services = self.forwarder.table().services().count();
             tracing::info!(services, "all rules are programmed");
+            self.remove_other_modes();
             if !std::mem::replace(&mut self.has_warned_of_mode, true) {
                 self.warn_of_mode();
             }
@@ -374,6 +384,21 @@ impl SyncLoop {
             self.after_sync(services);
         }
         Ok(())
+    }
+
+    /// Removes the rules that this node proxy left in another mode: the new ones are in force.
+    fn remove_other_modes(&mut self) {
+        for mut backend in self.other_modes.drain(..) {
+            match backend.cleanup(CleanupScope::NodeProxy, false) {
+                Ok(items) if items.is_empty() => {}
+                Ok(items) => {
+                    let failed = items.iter().find_map(|item| item.error.as_ref());
+                    let failed = failed.map(ToString::to_string).unwrap_or_default();
+                    tracing::info!(objects = items.len(), failed, "removed the rules of another proxy mode");
+                }
+                Err(error) => tracing::warn!(%error, "cannot look for the rules of another proxy mode"),
+            }
+        }
     }
 
     /// Plans everything if a rebuild is due, else these Services and the refused ones. Returns the previous frontends of

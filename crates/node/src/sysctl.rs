@@ -1,12 +1,15 @@
 //! Sysctls and oom_score_adj, with a Notice where they cannot be set.
 //!
-//! `route_localnet` is never set: it opens 127.0.0.0/8 to neighbours (pitfall 16).
+//! `route_localnet` is set only for node ports on loopback addresses in mode iptables, beside the rule that keeps other
+//! packets away from 127.0.0.0/8 (pitfall 16).
 
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
 
+use ipnet::IpNet;
 use model::{GoDuration, Notice, ObjectRef};
 
-use super::config::Configuration;
+use super::config::{Configuration, Mode};
 
 /// Upper bound of nf_conntrack_max (pitfall 26).
 const MAX_CONNTRACK: i64 = 1 << 20;
@@ -46,10 +49,35 @@ pub fn wanted(config: &Configuration, cpus: usize) -> Vec<Sysctl> {
         Some(exactly(path, seconds(period)))
     }));
     if conntrack.tcp_be_liberal {
-        sysctls.push(exactly("net/netfilter/nf_conntrack_tcp_be_liberal", 1));
+        sysctls.push(exactly(TCP_BE_LIBERAL, 1));
+    }
+    if serves_localhost(config) {
+        sysctls.push(exactly("net/ipv4/conf/all/route_localnet", 1));
     }
     sysctls
 }
+
+const TCP_BE_LIBERAL: &str = "net/netfilter/nf_conntrack_tcp_be_liberal";
+
+/// Whether conntrack accepts TCP packets outside of the window, so that none of those is INVALID.
+pub fn is_tcp_liberal() -> bool {
+    fs::read_to_string(format!("/proc/sys/{TCP_BE_LIBERAL}")).is_ok_and(|value| value.trim() != "0")
+}
+
+/// Semantics D4: in mode iptables, where loopback addresses are among nodePortAddresses.
+fn serves_localhost(config: &Configuration) -> bool {
+    let is_on = config.mode == Mode::Iptables.as_str() && config.iptables.localhost_node_ports != Some(false);
+    let holds_loopback = |word: &String| match word.trim() {
+        "all" | "localhost" => true,
+        range => range.parse::<IpNet>().is_ok_and(|range| {
+            range.addr().is_ipv4() && (range.addr().is_loopback() || range.contains(&LOOPBACK))
+        }),
+    };
+    let addresses = &config.node_port_addresses;
+    is_on && (addresses.is_empty() || addresses.iter().any(holds_loopback))
+}
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0));
 
 fn exactly(path: &'static str, value: i64) -> Sysctl {
     Sysctl { path, value, at_least: false }

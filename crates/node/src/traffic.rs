@@ -26,6 +26,7 @@ use tokio::sync::watch;
 
 use super::metrics::{LabelPairs, NodeMetrics, report_result};
 use super::run::SharedState;
+pub use conntrack_events::ConnectionSource;
 use conntrack_events::{ConntrackReader, DirectPair, FlowPair, Sums, TrafficCounts};
 
 /// Interval between updates of the metrics.
@@ -131,11 +132,12 @@ impl Route {
 /// Starts counting. Without conntrack accounting, nothing is counted.
 pub fn start(
     clock: &Clock,
+    source: ConnectionSource,
     zones: watch::Receiver<ZoneLookup>,
     sums: watch::Sender<NodeTraffic>,
     has_service_metrics: bool,
 ) -> TrafficCounters {
-    let counts = match ConntrackReader::open() {
+    let counts = match ConntrackReader::open(source) {
         Ok(reader) => {
             let counts = Arc::new(Mutex::new(TrafficCounts::default()));
             let theirs = counts.clone();

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use model::address::unreachable_range;
 use model::forward::{
-    EndpointSet, ForwardedEndpoint, ForwardedPort, ForwardingTable, Frontend, FrontendAction,
+    EndpointSet, ForwardedEndpoint, ForwardedPort, ForwardingMode, ForwardingTable, Frontend, FrontendAction,
     FrontendAddress, FrontendKind, Masquerade,
 };
 use model::{Family, Notice, ObjectRef, Service, ServicePort, Slice, Snapshot, TrafficPolicy};
@@ -31,10 +31,15 @@ use crate::select::{self, PortSelection, SelectionMode, external_policy, not_pro
 pub use forwarder::{Forwarder, NoLocalEndpoints, ServiceDelta};
 pub use frontend_conflicts::{FrontendConflicts, ResolvedFrontends};
 pub use health_check_node_port::{HealthCheck, health_check};
+
+use health_check_node_port::health_check_port;
 pub use node_config::{NodeConfig, NodePortRange, ProxySettings};
 
 /// The reason of the Notice about `spec.externalIPs`. Every node has it, so the node proxy writes no Event.
 pub const DEPRECATED_EXTERNAL_IPS: &str = "DeprecatedExternalIPs";
+
+/// The reason of the Notice about session affinity in mode iptables. Every node has it, so the node proxy writes no Event.
+pub const LIMITED_AFFINITY: &str = "LimitedAffinity";
 
 /// The frontends of a Service on a node, of both families, in the order of ports. None for a Service that a service proxy
 /// ignores.
@@ -48,12 +53,13 @@ pub fn forward(service: &Service, slices: &[Slice], node: &NodeConfig) -> (Vec<F
         let Some(cluster_ip) = service.cluster_ip(family) else { continue };
         let local = addresses_on_node(slices, &node.name);
         for selection in select::select(service, slices, family, &node.view()) {
-            let port = Arc::new(forwarded_port(service, cluster_ip, &selection, &local, node.rounding()));
+            let port = Arc::new(forwarded_port(service, cluster_ip, &selection, &local, node));
             add_frontends(service, &selection, &port, node, &mut frontends);
         }
     }
     let mut notices = drop_duplicates(service, &mut frontends);
     notices.extend(deprecated_external_ips(service, &frontends));
+    notices.extend(limited_affinity(service, &frontends, node));
     notices.extend(refused_ports(service, node));
     notices.extend(slices.iter().filter_map(refused_endpoints));
     (frontends, notices)
@@ -102,6 +108,16 @@ fn deprecated_external_ips(service: &Service, frontends: &[Frontend]) -> Option<
     Some(Notice::new(ObjectRef::service(&service.key), DEPRECATED_EXTERNAL_IPS, message))
 }
 
+/// Mode iptables: the kernel's list of recent clients has a fixed length.
+fn limited_affinity(service: &Service, frontends: &[Frontend], node: &NodeConfig) -> Option<Notice> {
+    frontends.iter().find(|frontend| frontend.port.affinity_seconds.is_some())?;
+    if node.rules.mode != ForwardingMode::Iptables {
+        return None;
+    }
+    let message = "spec.sessionAffinity: in mode iptables the kernel remembers 100 clients for each endpoint (ip_list_tot of the module xt_recent), further clients may change their endpoint; load the module with a larger ip_list_tot, or use mode nftables";
+    Some(Notice::new(ObjectRef::service(&service.key), LIMITED_AFFINITY, message))
+}
+
 /// The forwarding table of a whole snapshot.
 pub fn table(snapshot: &Snapshot, node: &NodeConfig) -> (ForwardingTable, Vec<Notice>) {
     Forwarder::of(snapshot, node.clone()).into_table()
@@ -119,8 +135,9 @@ fn forwarded_port(
     cluster_ip: IpAddr,
     selection: &PortSelection<'_>,
     local: &BTreeSet<IpAddr>,
-    rounding: u32,
+    node: &NodeConfig,
 ) -> ForwardedPort {
+    let rounding = node.rounding();
     let set = |selected: Option<&select::SelectedEndpoints>| EndpointSet {
         endpoints: selected
             .into_iter()
@@ -136,6 +153,7 @@ fn forwarded_port(
         protocol: selection.port.protocol,
         number: selection.port.port,
         affinity_seconds: service.affinity_seconds,
+        health_check_port: health_check_port(service, node),
         cluster: set(selection.cluster.as_ref()),
         local: set(selection.local.as_ref()),
     }

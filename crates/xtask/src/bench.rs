@@ -36,6 +36,13 @@ const BENCHES: &[Bench] = &[
         counted: false,
     },
     Bench {
+        name: "iptables",
+        package: "dataplane",
+        description: "mode iptables in both flavours beside kube-proxy's layout: load, one change, connections",
+        needs: &tools::TESTS,
+        counted: false,
+    },
+    Bench {
         name: "l7",
         package: "zoneward",
         description: "the embedded proxy, Envoy, nginx and haproxy: CPU per request, memory, many routes",

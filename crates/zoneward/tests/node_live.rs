@@ -17,6 +17,8 @@ mod connect;
 mod features;
 #[path = "node_live/health.rs"]
 mod health;
+#[path = "node_live/iptables.rs"]
+mod iptables;
 #[path = "node_live/killed.rs"]
 mod killed;
 #[path = "node_live/life.rs"]
@@ -56,6 +58,7 @@ const TESTS: &[runner::Test] = &[
     ("packets_fare_as_the_cases_say", cases::packets_fare_as_the_cases_say),
     ("endpoints_are_selected_as_the_cases_say", cases::endpoints_are_selected_as_the_cases_say),
     ("health_follows_the_node", health::health_follows_the_node),
+    ("modes_change_with_a_connection_open", iptables::modes_change_with_a_connection_open),
     (
         "load_balancers_are_told_how_many_endpoints_are_here",
         health::load_balancers_are_told_how_many_endpoints_are_here,

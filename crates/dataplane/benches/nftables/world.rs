@@ -120,6 +120,7 @@ impl World {
                 protocol: Protocol::Tcp,
                 number: PORT,
                 affinity_seconds: (self.shape == Shape::Sticky).then_some(10_800),
+                health_check_port: None,
                 cluster: EndpointSet { endpoints: endpoints.into(), rounding: 0 },
                 local: EndpointSet::default(),
             }),

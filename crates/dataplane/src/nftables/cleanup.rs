@@ -30,7 +30,8 @@ pub(super) fn cleanup(
 }
 
 fn is_in_scope(table: &TableId, scope: CleanupScope) -> bool {
-    let ours = [render::TABLE, sidecar_redirect::TABLE].iter().any(|name| table.name == *name);
+    let ours = table.name == render::TABLE
+        || (scope != CleanupScope::NodeProxy && table.name == sidecar_redirect::TABLE);
     let kube_proxys = scope == CleanupScope::AllProxies && table.name == KUBE_PROXY;
     matches!(table.family, NftFamily::Ip | NftFamily::Ip6) && (ours || kube_proxys)
 }

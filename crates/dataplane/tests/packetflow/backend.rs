@@ -21,6 +21,7 @@ fn assert_traced(backend: &mut NftablesBackend, scenario: &Scenario) {
             PacketVerdict::Send(_) => TracedVerdict::Dnat,
             PacketVerdict::Reject => TracedVerdict::Reject,
             PacketVerdict::Drop => TracedVerdict::Drop,
+            PacketVerdict::Accept => TracedVerdict::Accept,
             PacketVerdict::Untouched => TracedVerdict::Untouched,
         };
         assert_eq!(trace.verdict, verdict, "{}: {packet:?} {trace:#?}", scenario.id);

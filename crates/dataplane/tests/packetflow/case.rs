@@ -1,8 +1,8 @@
-//! The packet-flow cases of vectors/packetflow-nftables.json as values.
+//! The packet-flow cases of vectors/packetflow-*.json as values.
 
 use std::net::{IpAddr, SocketAddr};
 
-use model::forward::FirstPacket;
+use model::forward::{FirstPacket, ForwardingMode};
 use model::{ForwardingTable, Interner, Node, Protocol, Snapshot, parse};
 use plan::forward::{NodeConfig, ProxySettings, table};
 use serde_json::Value;
@@ -42,9 +42,14 @@ fn parsed<T: std::str::FromStr<Err: std::fmt::Debug>>(value: &Value) -> Vec<T> {
     texts(value).iter().map(|text| text.parse().expect("well formed")).collect()
 }
 
-/// All of the file.
+/// All of mode nftables.
 pub(crate) fn scenarios() -> Vec<Scenario> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../vectors/packetflow-nftables.json");
+    scenarios_of("nftables")
+}
+
+/// All of a mode.
+pub(crate) fn scenarios_of(mode: &str) -> Vec<Scenario> {
+    let path = format!("{}/../../vectors/packetflow-{mode}.json", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).expect("the vectors are in the repository");
     let file: Value = serde_json::from_str(&text).expect("the vectors are JSON");
     let scenarios: Vec<Scenario> =
@@ -70,9 +75,16 @@ fn scenario(value: &Value) -> Scenario {
 
 fn config(config: &Value) -> NodeConfig {
     assert_eq!(config["detectLocal"]["mode"], "ClusterCIDR");
+    let mut node_port_addresses = texts(&config["nodePortAddresses"]);
+    let is_iptables = config["mode"] == "iptables";
+    if is_iptables && node_port_addresses.is_empty() {
+        node_port_addresses.push("all".to_owned());
+    }
     let settings = ProxySettings {
+        mode: if is_iptables { ForwardingMode::Iptables } else { ForwardingMode::Nftables },
+        localhost_node_ports: config["localhostNodePorts"].as_bool().unwrap_or_default(),
         cluster_cidr: config["detectLocal"]["cidr"].as_str().expect("a range").to_owned(),
-        node_port_addresses: texts(&config["nodePortAddresses"]),
+        node_port_addresses,
         masquerade_all: config["masqueradeAll"].as_bool().expect("a bool"),
         ..ProxySettings::default()
     };

@@ -26,6 +26,7 @@ fn sticky(number: u16) -> Frontend {
         protocol: Protocol::Tcp,
         number: 80,
         affinity_seconds: Some(u32::from(number) + 1),
+        health_check_port: None,
         cluster: EndpointSet { endpoints: [endpoint].into(), rounding: 0 },
         local: EndpointSet::default(),
     };

@@ -36,6 +36,7 @@ fn service(number: u16, endpoints: impl Iterator<Item = u16>) -> Frontend {
         protocol: Protocol::Tcp,
         number: 80,
         affinity_seconds: None,
+        health_check_port: None,
         cluster: EndpointSet { endpoints: endpoints.into(), rounding: 0 },
         local: EndpointSet::default(),
     };

@@ -7,9 +7,22 @@ use ipnet::IpNet;
 use crate::address::Family;
 use crate::name::Name;
 
+/// How a node treats traffic where kube-proxy's modes differ (semantics D2, D4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForwardingMode {
+    /// Ports that a Service does not have are refused on its cluster IP, and unassigned addresses are dropped.
+    #[default]
+    Nftables,
+    /// Only the frontends of Services are touched. Node ports without endpoints are refused on every address of the
+    /// node, source ranges apply only while there are endpoints, and the node's own packets to external addresses
+    /// without endpoints leave the node.
+    Iptables,
+}
+
 /// The settings of a node that apply to all Services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRules {
+    pub mode: ForwardingMode,
     pub detect_local: LocalTrafficDetector,
     /// Whether all traffic to cluster IPs is masqueraded.
     pub masquerade_all: bool,
@@ -17,6 +30,8 @@ pub struct NodeRules {
     pub mark_bit: u8,
     pub node_ports_v4: NodePortAddresses,
     pub node_ports_v6: NodePortAddresses,
+    /// Whether node ports are served on IPv4 loopback addresses as well.
+    pub localhost_node_ports: bool,
     /// Ranges whose unassigned addresses are dropped, sorted.
     pub service_cidrs: Box<[IpNet]>,
     /// The node's known addresses, for explanations and for external addresses among them; the kernel uses its own list.
@@ -26,11 +41,13 @@ pub struct NodeRules {
 impl Default for NodeRules {
     fn default() -> Self {
         Self {
+            mode: ForwardingMode::Nftables,
             detect_local: LocalTrafficDetector::Unknown,
             masquerade_all: false,
             mark_bit: 14,
             node_ports_v4: NodePortAddresses::All,
             node_ports_v6: NodePortAddresses::All,
+            localhost_node_ports: false,
             service_cidrs: Box::default(),
             addresses: Box::default(),
         }
@@ -45,13 +62,23 @@ impl NodeRules {
         }
     }
 
-    /// Semantics D4: whether node ports are served on an address: one of this node within the ranges; loopback never.
+    /// Semantics D4: whether node ports are served on an address: one of this node within the ranges. Loopback is one of
+    /// them only in IPv4 and with `localhost_node_ports`.
     pub fn takes_node_ports(&self, address: IpAddr) -> bool {
         let listed = match self.node_ports(Family::of(address)) {
             NodePortAddresses::All => true,
             NodePortAddresses::Within(ranges) => ranges.iter().any(|range| range.contains(&address)),
         };
-        listed && !address.is_loopback() && self.addresses.contains(&address)
+        let is_served = match address.is_loopback() {
+            true => self.localhost_node_ports && address.is_ipv4(),
+            false => self.addresses.contains(&address),
+        };
+        listed && is_served
+    }
+
+    /// Whether an address is this node's own.
+    pub fn is_own(&self, address: IpAddr) -> bool {
+        address.is_loopback() || self.addresses.contains(&address)
     }
 
     /// The packet mark that requests masquerading.

@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use super::{
-    ForwardingTable, Frontend, FrontendAction, FrontendAddress, FrontendKind, LocalTrafficDetector,
-    TrafficPolicy,
+    ForwardingMode, ForwardingTable, Frontend, FrontendAction, FrontendAddress, FrontendHost, FrontendKind,
+    LocalTrafficDetector, TrafficPolicy,
 };
 use crate::address::{Family, Protocol};
 use crate::name::Name;
@@ -48,6 +48,8 @@ pub enum PacketVerdict {
     /// Refused with an ICMP error.
     Reject,
     Drop,
+    /// Accepted: the health check port of a Service.
+    Accept,
     /// Passed through: no Service is involved.
     Untouched,
 }
@@ -89,7 +91,21 @@ impl ForwardingTable {
             Some(frontend) => self.enter(frontend, packet, &mut decision),
             None => self.pass(packet, &mut decision),
         }
+        self.protect_loopback(packet, &mut decision);
         decision
+    }
+
+    /// Where node ports are served on loopback addresses, the kernel routes packets to them (route_localnet); other
+    /// packets to them are dropped.
+    fn protect_loopback(&self, packet: &FirstPacket, decision: &mut ForwardingDecision<'_>) {
+        let (src, dst) = (packet.src.ip(), packet.dst.ip());
+        let is_martian = dst.is_ipv4() && dst.is_loopback() && !src.is_loopback();
+        let is_sent = matches!(decision.verdict, PacketVerdict::Send(_));
+        if is_martian && self.node.localhost_node_ports && !is_sent {
+            decision.verdict = PacketVerdict::Drop;
+            let detail = format!("{dst} is a loopback address and {src} is not: dropped");
+            decision.why.push(("loopback", detail));
+        }
     }
 
     /// The frontend that a packet is sent to: by address, else by node port.
@@ -99,12 +115,19 @@ impl ForwardingTable {
         by_address.or_else(|| {
             let family = Family::of(address);
             let place = FrontendAddress::node_port(family, packet.protocol, port);
-            self.node.takes_node_ports(address).then(|| self.frontend(&place)).flatten()
+            let frontend = self.frontend(&place)?;
+            let refuses = frontend.actions().any(|action| !matches!(action, FrontendAction::Send(_)));
+            let is_refused = self.is_iptables() && self.is_own(address) && refuses;
+            (self.node.takes_node_ports(address) || is_refused).then_some(frontend)
         })
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
-        address.is_loopback() || self.node.addresses.contains(&address)
+        self.node.is_own(address)
+    }
+
+    fn is_iptables(&self) -> bool {
+        self.node.mode == ForwardingMode::Iptables
     }
 
     /// Pods are checked first: if the pod range contains the node's own address, the node counts as a pod.
@@ -132,14 +155,25 @@ impl ForwardingTable {
     fn enter(&self, frontend: &Frontend, packet: &FirstPacket, decision: &mut ForwardingDecision<'_>) {
         let (port, kind) = (&frontend.port, frontend.kind.as_str());
         decision.why.push(("frontend", format!("{} is the {kind} of Service {port}", frontend.address)));
-        if !admits(frontend.source_ranges.as_deref(), packet.src.ip()) {
-            // Pitfall 13: before anything else, endpoints or not.
+        // Pitfall 13: before anything else, endpoints or not; in mode iptables only with endpoints.
+        let is_checked = frontend.is_served() || !self.is_iptables();
+        if is_checked && !admits(frontend.source_ranges.as_deref(), packet.src.ip()) {
             decision.verdict = PacketVerdict::Drop;
             let detail = format!("{} is not in spec.loadBalancerSourceRanges: dropped", packet.src.ip());
             decision.why.push(("source ranges", detail));
             return;
         }
-        let outcome = self.outcome(frontend, decision);
+        let mut outcome = self.outcome(frontend, decision);
+        if frontend.kind == FrontendKind::NodePort && !self.node.takes_node_ports(packet.dst.ip()) {
+            // Semantics D4: refusals match every address of the node, whatever nodePortAddresses says.
+            let mut all = std::iter::once(outcome).chain(frontend.actions());
+            outcome = all.find(|action| !matches!(action, FrontendAction::Send(_))).unwrap_or(outcome);
+        }
+        if !matches!(outcome, FrontendAction::Send(_)) && self.leaves_unrefused(frontend, decision.origin) {
+            let detail = "no endpoint is available; mode iptables does not refuse packets of the node itself to addresses that are not its own";
+            decision.why.push(("not refused", detail.to_owned()));
+            return;
+        }
         match outcome {
             FrontendAction::Send(scope) => self.send(frontend, scope, decision),
             FrontendAction::Reject => {
@@ -154,6 +188,14 @@ impl ForwardingTable {
                 decision.why.push(("dropped", detail.to_owned()));
             }
         }
+    }
+
+    /// Mode iptables: kube-proxy refuses external traffic in INPUT and FORWARD, not in OUTPUT.
+    fn leaves_unrefused(&self, frontend: &Frontend, origin: TrafficSource) -> bool {
+        let is_elsewhere =
+            matches!(frontend.address.host, FrontendHost::Address(address) if !self.is_own(address));
+        let is_external = frontend.kind != FrontendKind::ClusterIp;
+        self.is_iptables() && origin == TrafficSource::Node && is_external && is_elsewhere
     }
 
     /// Semantics D2: externalTrafficPolicy Local does not restrict pods and the node itself.
@@ -192,7 +234,9 @@ impl ForwardingTable {
     /// A packet to no frontend (semantics D2, the last two rows).
     fn pass(&self, packet: &FirstPacket, decision: &mut ForwardingDecision<'_>) {
         let address = packet.dst.ip();
-        if let Some(service) = self.cluster_ip_holder(address) {
+        if self.is_iptables() {
+            self.pass_iptables(packet, decision);
+        } else if let Some(service) = self.cluster_ip_holder(address) {
             decision.verdict = PacketVerdict::Reject;
             let (protocol, port) = (packet.protocol, packet.dst.port());
             let detail = format!(
@@ -206,6 +250,29 @@ impl ForwardingTable {
             decision.why.push(("unassigned address", detail));
         } else {
             decision.why.push(("no Service", format!("{} is not an address of a Service", packet.dst)));
+        }
+    }
+
+    /// Semantics D8: only mode iptables opens health check ports.
+    fn pass_iptables(&self, packet: &FirstPacket, decision: &mut ForwardingDecision<'_>) {
+        let (address, port) = (packet.dst.ip(), packet.dst.port());
+        let is_check = |frontend: &&Frontend| {
+            frontend.port.health_check_port == Some(port) && frontend.port.family() == Family::of(address)
+        };
+        let may_be_check = packet.protocol == Protocol::Tcp && self.is_own(address);
+        let all = self.services().filter(|_| may_be_check).flat_map(|(_, frontends)| frontends);
+        match all.into_iter().find(is_check) {
+            Some(frontend) => {
+                decision.verdict = PacketVerdict::Accept;
+                let service = &frontend.port.service;
+                decision.why.push((
+                    "health check",
+                    format!("{port} is the health check port of Service {service}: accepted"),
+                ));
+            }
+            None => {
+                decision.why.push(("no Service", format!("{} is not an address of a Service", packet.dst)))
+            }
         }
     }
 

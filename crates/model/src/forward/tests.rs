@@ -10,6 +10,7 @@ fn frontend(service: &str, cluster_ip: &str, address: Option<FrontendAddress>) -
         protocol: Protocol::Tcp,
         number: 80,
         affinity_seconds: None,
+        health_check_port: None,
         cluster: EndpointSet::default(),
         local: EndpointSet::default(),
     };

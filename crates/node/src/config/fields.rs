@@ -50,7 +50,7 @@ pub const FIELDS: &[(&str, Support)] = &[
     ("mode", Works),
     ("iptables.masqueradeBit", Works),
     ("iptables.masqueradeAll", Works),
-    ("iptables.localhostNodePorts", NoEffect("node ports are never served on loopback addresses")),
+    ("iptables.localhostNodePorts", Works),
     ("iptables.syncPeriod", Works),
     ("iptables.minSyncPeriod", Works),
     ("ipvs.syncPeriod", Works),

@@ -33,7 +33,7 @@ pub struct NodeFlags {
     /// Set the sysctls that require privileges and exit
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub init_only: Option<bool>,
-    /// Fail on proxy modes other than nftables instead of substituting nftables
+    /// Fail on proxy modes that are not implemented instead of substituting nftables
     #[arg(long)]
     pub strict_mode: bool,
     #[command(flatten)]
@@ -136,19 +136,19 @@ pub struct FieldFlags {
     /// No effect: there are no hidden metrics
     #[arg(long, value_name = "VERSION")]
     pub show_hidden_metrics_for_version: Option<String>,
-    /// Proxy mode: nftables; iptables and ipvs are run as nftables, and the differences are logged
+    /// Proxy mode: nftables or iptables; ipvs is run as nftables, and the differences are logged
     #[arg(long, value_name = "MODE")]
     pub proxy_mode: Option<String>,
     /// Bit of the fwmark that marks packets for masquerading, 0 to 31 [default: 14]
     #[arg(long, value_name = "BIT")]
     pub iptables_masquerade_bit: Option<i64>,
-    /// No effect: NodePorts are never served on loopback addresses
+    /// Serve NodePorts on IPv4 loopback addresses, in mode iptables [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub iptables_localhost_nodeports: Option<bool>,
     /// Interval of full resyncs that repair external changes to the rules [default: 30s]
     #[arg(long, value_name = "TIME")]
     pub iptables_sync_period: Option<GoDuration>,
-    /// Minimum interval between syncs; 0s disables [default: adaptive, up to 1s]
+    /// Minimum interval between syncs; 0s disables [default: 1s in mode iptables, else adaptive, up to 1s]
     #[arg(long, value_name = "TIME")]
     pub iptables_min_sync_period: Option<GoDuration>,
     /// Masquerade all traffic to cluster IPs

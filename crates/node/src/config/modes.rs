@@ -1,10 +1,10 @@
-//! Proxy modes, and how nftables differs from a configured iptables or ipvs.
+//! Proxy modes, and how nftables differs from a mode that it replaces.
 
 use model::{Service, ServiceType, Snapshot, TrafficPolicy};
 
 use super::Configuration;
 
-/// The configured mode. All of these run nftables.
+/// The configured mode. `Default` and `Ipvs` run nftables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Nftables,
@@ -29,8 +29,8 @@ impl Mode {
 pub fn mode(text: &str, strict: bool) -> Result<Mode, String> {
     let mode = match text {
         "nftables" => return Ok(Mode::Nftables),
+        "iptables" => return Ok(Mode::Iptables),
         "" => Mode::Default,
-        "iptables" => Mode::Iptables,
         "ipvs" => Mode::Ipvs,
         "kernelspace" | "winkernel" => {
             return Err(format!(
@@ -46,7 +46,7 @@ pub fn mode(text: &str, strict: bool) -> Result<Mode, String> {
             format!("{text} is configured")
         };
         return Err(format!(
-            "mode: {asked}, only nftables is implemented, and --strict-mode forbids running it instead"
+            "mode: {asked}, only nftables and iptables are implemented, and --strict-mode forbids running nftables instead"
         ));
     }
     Ok(mode)
@@ -74,12 +74,15 @@ pub fn differences(mode: Mode, config: &Configuration, snapshot: &Snapshot) -> V
     };
     let has_ranges = |s: &Service| !s.source_ranges.is_empty();
     match mode {
-        Mode::Nftables => return lines,
-        Mode::Default | Mode::Iptables => {
+        Mode::Nftables | Mode::Iptables => return lines,
+        Mode::Default => {
             if config.iptables.localhost_node_ports != Some(false) {
                 say("node ports are not served on 127.0.0.1", of(&has_node_port));
             }
-            say("no rule lets node ports through a local firewall; open them there", of(&has_node_port));
+            say(
+                "no rule lets forwarded node port traffic and health check ports through a local firewall; open them there",
+                of(&has_node_port),
+            );
             say(
                 "clients outside of loadBalancerSourceRanges are dropped, not refused, while there is no endpoint",
                 of(&has_ranges),

@@ -135,6 +135,8 @@ fn the_periods_and_masquerading_of_the_mode_count() {
     assert_eq!(of("nftables").sync_period.as_secs(), 20);
     assert_eq!(of("ipvs").sync_period.as_secs(), 40);
     assert!(of("iptables").proxy.masquerade_all && !of("nftables").proxy.masquerade_all);
+    assert_eq!(of("iptables").min_sync_period, MinSyncPeriod::Fixed(Duration::from_secs(1)));
+    assert!(of("iptables").proxy.localhost_node_ports && !of("nftables").proxy.localhost_node_ports);
     assert_eq!(of("nftables").proxy.node_port_addresses, Vec::<String>::new());
 }
 
@@ -170,6 +172,8 @@ fn what_cannot_work_is_refused_with_the_reason() {
     let error = with_flags(&["--strict-mode"]).unwrap_err().to_string();
     assert!(error.contains("--strict-mode forbids"), "{error}");
     assert!(with_flags(&["--strict-mode", "--proxy-mode=nftables"]).is_ok());
+    let (settings, _) = with_flags(&["--strict-mode", "--proxy-mode=iptables"]).unwrap();
+    assert_eq!(settings.mode, Mode::Iptables);
     assert!(with_flags(&["--enable-dsr"]).is_err());
     assert!(with_flags(&["--enable-dsr=false"]).is_ok());
 }

@@ -64,6 +64,7 @@ impl World {
             events: EventRecorder::new(sender, "n1"),
             programmed,
             backend: Box::new(NftablesBackend::new(Box::new(kernel.clone()))),
+            other_modes: Vec::new(),
             conntrack: Some(Box::new(conntrack.clone())),
             traffic: TrafficCounters::disabled(clock.now()),
             clock,

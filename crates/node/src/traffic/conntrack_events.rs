@@ -48,6 +48,15 @@ pub(super) struct Growth {
     pub(super) bytes: u64,
 }
 
+/// What counts connections to Services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionSource {
+    /// The rules of mode nftables.
+    Rules,
+    /// Conntrack: a connection counts when it ends, or after half a minute.
+    Conntrack,
+}
+
 /// Counts since the last update of the metrics.
 #[derive(Debug, Default)]
 pub(super) struct TrafficCounts {
@@ -66,7 +75,7 @@ pub(super) struct TrafficCounts {
 }
 
 impl TrafficCounts {
-    fn add(&mut self, account: &AccountedEntry, growth: Growth) {
+    fn add(&mut self, account: &AccountedEntry, growth: Growth, source: ConnectionSource) {
         let flow = &account.entry;
         let Some(protocol) = protocol_of(flow.protocol) else { return };
         // Only translated flows can belong to a Service.
@@ -79,9 +88,14 @@ impl TrafficCounts {
             let sum = self.direct.entry(pair).or_default();
             sum.connections = sum.connections.saturating_add(growth.connections);
             sum.bytes = sum.bytes.saturating_add(growth.bytes);
-        } else if growth.bytes > 0 {
-            let pair = FlowPair { protocol, frontend: flow.dst, endpoint: flow.reply_src };
+            return;
+        }
+        let pair = FlowPair { protocol, frontend: flow.dst, endpoint: flow.reply_src };
+        if growth.bytes > 0 {
             self.dropped += u64::from(!add(&mut self.bytes, pair, growth.bytes));
+        }
+        if growth.connections > 0 && source == ConnectionSource::Conntrack {
+            self.dropped += u64::from(!add(&mut self.connections, pair, growth.connections));
         }
     }
 }
@@ -146,17 +160,19 @@ pub(super) struct ConntrackReader {
     /// Values of the rule counters at the last read.
     last: Sums,
     flows: OpenFlows,
+    source: ConnectionSource,
 }
 
 impl ConntrackReader {
     /// Opens the sockets. Earlier counts are not counted again.
-    pub(super) fn open() -> Result<ConntrackReader, NetlinkError> {
+    pub(super) fn open(source: ConnectionSource) -> Result<ConntrackReader, NetlinkError> {
         let mut reader = ConntrackReader {
             ended: ConntrackEvents::open()?,
             open: ConntrackSocket::open()?,
             counts: NetlinkSocket::open()?,
             last: Sums::new(),
             flows: OpenFlows::default(),
+            source,
         };
         let mut before = TrafficCounts::default();
         reader.read_counts(&mut before);
@@ -178,7 +194,7 @@ impl ConntrackReader {
             let mut new = TrafficCounts { lost_events, ..TrafficCounts::default() };
             for account in ended {
                 let growth = self.flows.ended(&account);
-                new.add(&account, growth);
+                new.add(&account, growth, self.source);
             }
             if is_count_due {
                 counted_at = clock.now();
@@ -220,11 +236,11 @@ impl ConntrackReader {
     fn dump_open(&mut self, new: &mut TrafficCounts) {
         let (mut is_complete, mut unaccounted) = (true, 0_u64);
         for family in [Family::V4, Family::V6] {
-            let flows = &mut self.flows;
+            let (flows, source) = (&mut self.flows, self.source);
             let dumped = self.open.accounts(family, &mut |account| {
                 unaccounted += u64::from(account.bytes.is_none());
                 let growth = flows.open(&account);
-                new.add(&account, growth);
+                new.add(&account, growth, source);
             });
             is_complete &= matches!(dumped, Ok(DumpStatus::Complete));
         }

@@ -30,14 +30,18 @@ impl HealthCheck {
     }
 }
 
-/// The health check of a Service, if it has one (semantics D8).
-pub fn health_check(service: &Service, slices: &[Slice], node: &NodeConfig) -> Option<HealthCheck> {
-    let port = service.health_check_node_port.filter(|port| node.node_port_range.contains(*port))?;
+/// The port of a Service's health check on this node.
+pub(super) fn health_check_port(service: &Service, node: &NodeConfig) -> Option<u16> {
     let is_local =
         service.kind == ServiceType::LoadBalancer && external_policy(service) == TrafficPolicy::Local;
-    if !is_local || not_proxied(service).is_some() {
-        return None;
-    }
+    let has_check = is_local && not_proxied(service).is_none();
+    let port = service.health_check_node_port.filter(|port| node.node_port_range.contains(*port));
+    port.filter(|port| has_check && *port != 0)
+}
+
+/// The health check of a Service, if it has one (semantics D8).
+pub fn health_check(service: &Service, slices: &[Slice], node: &NodeConfig) -> Option<HealthCheck> {
+    let port = health_check_port(service, node)?;
     let local = |family| service.cluster_ip(family).is_some().then(|| ready_here(slices, family, &node.name));
     Some(HealthCheck { port, v4: local(Family::V4), v6: local(Family::V6) })
 }

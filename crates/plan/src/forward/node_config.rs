@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use ipnet::IpNet;
-use model::forward::{LocalTrafficDetector, NodePortAddresses, NodeRules};
+use model::forward::{ForwardingMode, LocalTrafficDetector, NodePortAddresses, NodeRules};
 use model::hash::{BASIS_32, fnv1a_32};
 use model::{Family, Name, Node, Notice, ObjectRef};
 
@@ -18,6 +18,10 @@ use crate::select::NodeView;
 /// The fields of a KubeProxyConfiguration v1alpha1 that affect forwarding, as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProxySettings {
+    /// `mode`.
+    pub mode: ForwardingMode,
+    /// `iptables.localhostNodePorts`, in mode iptables.
+    pub localhost_node_ports: bool,
     /// `bindAddress`: the node's address unless unspecified.
     pub bind_address: String,
     /// `clusterCIDR`: one range, or one of each family with a comma between them.
@@ -103,6 +107,10 @@ impl NodeConfig {
         let primary = primary(settings, node, &mut notices);
         let ports = node_port_ranges(&settings.node_port_addresses, &primary, &mut notices);
         let within = |family| node_ports_of(&ports, family);
+        let localhost_node_ports = settings.localhost_node_ports && has_loopback(&within(Family::V4));
+        if !localhost_node_ports {
+            warn_of_loopback(&ports, &mut notices);
+        }
         let mut addresses: Vec<IpAddr> =
             primary.iter().chain(&node.addresses).chain(more_addresses).copied().collect();
         addresses.sort();
@@ -113,11 +121,13 @@ impl NodeConfig {
         cidrs.sort();
         cidrs.dedup();
         let rules = NodeRules {
+            mode: settings.mode,
             detect_local: detect_local(settings, node, &mut notices),
             masquerade_all: settings.masquerade_all,
             mark_bit: mark_bit(settings.masquerade_bit, &mut notices),
             node_ports_v4: within(Family::V4),
             node_ports_v6: within(Family::V6),
+            localhost_node_ports,
             service_cidrs: cidrs.into(),
             addresses: addresses.into(),
         };
@@ -287,12 +297,6 @@ fn node_port_ranges(words: &[String], primary: &[IpAddr], notices: &mut ConfigNo
         // Nothing listed, or nothing valid: a typing error must not open every address.
         ranges.extend(primary_ranges());
     }
-    if ranges.iter().any(|range| range.addr().is_loopback()) {
-        notices.add(
-            FIELD,
-            "node ports are not served on loopback addresses: connect to another address of the node",
-        );
-    }
     for family in [Family::V4, Family::V6] {
         let listed = ranges.iter().any(|range| Family::of(range.addr()) == family);
         let has_primary = primary.iter().any(|address| Family::of(*address) == family);
@@ -305,6 +309,26 @@ fn node_port_ranges(words: &[String], primary: &[IpAddr], notices: &mut ConfigNo
         }
     }
     ranges
+}
+
+fn warn_of_loopback(ranges: &[IpNet], notices: &mut ConfigNotices) {
+    if ranges.iter().any(|range| range.addr().is_loopback()) {
+        notices.add(
+            "nodePortAddresses",
+            "node ports are not served on loopback addresses: connect to another address of the node",
+        );
+    }
+}
+
+/// Whether IPv4 loopback addresses are among those that accept node ports.
+fn has_loopback(addresses: &NodePortAddresses) -> bool {
+    let first = IpAddr::from(std::net::Ipv4Addr::new(127, 0, 0, 0));
+    match addresses {
+        NodePortAddresses::All => true,
+        NodePortAddresses::Within(ranges) => {
+            ranges.iter().any(|range| range.addr().is_loopback() || range.contains(&first))
+        }
+    }
 }
 
 fn everything() -> [IpNet; 2] {

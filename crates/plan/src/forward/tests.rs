@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use expect_test::{Expect, expect};
 use ipnet::IpNet;
-use model::forward::{FirstPacket, ForwardingDecision, PacketVerdict};
+use model::forward::{FirstPacket, ForwardingDecision, ForwardingMode, PacketVerdict};
 use model::{Interner, Name, Node, Protocol, parse};
 use serde_json::{Value, json};
 
@@ -43,9 +43,19 @@ fn packet(protocol: Protocol, src: &str, dst: &str) -> FirstPacket {
 fn config_of(scenario: &Value) -> NodeConfig {
     let config = &scenario["config"];
     assert_eq!(config["detectLocal"]["mode"], "ClusterCIDR");
+    let mut node_port_addresses = texts(&config["nodePortAddresses"]);
+    let mode = match config["mode"].as_str() {
+        Some("iptables") => ForwardingMode::Iptables,
+        _ => ForwardingMode::Nftables,
+    };
+    if mode == ForwardingMode::Iptables && node_port_addresses.is_empty() {
+        node_port_addresses.push("all".to_owned());
+    }
     let settings = ProxySettings {
+        mode,
+        localhost_node_ports: config["localhostNodePorts"].as_bool().unwrap_or_default(),
         cluster_cidr: config["detectLocal"]["cidr"].as_str().expect("a range").to_owned(),
-        node_port_addresses: texts(&config["nodePortAddresses"]),
+        node_port_addresses,
         masquerade_all: config["masqueradeAll"].as_bool().expect("a bool"),
         ..ProxySettings::default()
     };
@@ -63,6 +73,7 @@ fn shown(decision: &ForwardingDecision<'_>) -> Value {
         }
         PacketVerdict::Reject => "REJECT",
         PacketVerdict::Drop => "DROP",
+        PacketVerdict::Accept => "ACCEPT",
         PacketVerdict::Untouched => "UNTOUCHED",
     };
     json!({"verdict": verdict, "masquerade": decision.masquerade})
@@ -70,7 +81,13 @@ fn shown(decision: &ForwardingDecision<'_>) -> Value {
 
 #[test]
 fn every_packet_flow_case_is_decided_as_upstream_does() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../vectors/packetflow-nftables.json");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../vectors");
+    for mode in ["nftables", "iptables"] {
+        check_packet_flows(&format!("{folder}/packetflow-{mode}.json"));
+    }
+}
+
+fn check_packet_flows(path: &str) {
     let text = std::fs::read_to_string(path).expect("the vectors are in the repository");
     let file: Value = serde_json::from_str(&text).expect("the vectors are JSON");
     let mut flows = 0;

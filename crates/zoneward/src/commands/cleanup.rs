@@ -15,6 +15,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use dataplane::backend::CleanupScope;
+use dataplane::iptables::names::OWNER;
 
 use crate::cli::{Cleanup, Format};
 use output::{print_text, print_value};
@@ -71,10 +72,16 @@ impl CleanupReport {
 pub(super) fn kube_proxy_leftovers() -> (Vec<String>, Vec<String>) {
     let mut report = CleanupReport::default();
     nftables::remove(CleanupScope::AllProxies, true, &mut report);
-    iptables::remove(true, &mut report);
+    iptables::remove(CleanupScope::AllProxies, true, &mut report);
     ipvs::remove(true, &mut report);
     nftables::report_rest(&mut report);
-    let is_zonewards = |l: &Leftover| l.name.ends_with("zoneward") || l.name.ends_with("zoneward-mesh");
+    let marker = format!(" nat {OWNER}");
+    let ours: Vec<String> =
+        report.removed.iter().filter_map(|l| l.name.strip_suffix(&marker)).map(|v| format!("{v} ")).collect();
+    let is_zonewards = |l: &Leftover| {
+        let is_chain = ours.iter().any(|variant| l.name.starts_with(variant));
+        is_chain || l.name.ends_with("zoneward") || l.name.ends_with("zoneward-mesh")
+    };
     let mut found: Vec<String> = Vec::new();
     let chains =
         report.failed.iter().filter(|(l, _)| l.what == "iptables chain" && !l.name.ends_with(": any"));
@@ -97,9 +104,10 @@ pub fn run(args: &Cleanup) -> Result<bool> {
     let mut report = CleanupReport { running, ..CleanupReport::default() };
     if args.only_zoneward {
         nftables::remove(CleanupScope::Zoneward, args.dry_run, &mut report);
+        iptables::remove(CleanupScope::Zoneward, args.dry_run, &mut report);
     } else {
         nftables::remove(CleanupScope::AllProxies, args.dry_run, &mut report);
-        iptables::remove(args.dry_run, &mut report);
+        iptables::remove(CleanupScope::AllProxies, args.dry_run, &mut report);
         // Sets and the interface go after the rules that use them.
         ipvs::remove(args.dry_run, &mut report);
         if !args.dry_run {

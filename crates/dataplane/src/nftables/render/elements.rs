@@ -263,6 +263,7 @@ mod tests {
                 protocol: Protocol::Tcp,
                 number: 80,
                 affinity_seconds: None,
+                health_check_port: None,
                 cluster: EndpointSet::default(),
                 local: EndpointSet::default(),
             };

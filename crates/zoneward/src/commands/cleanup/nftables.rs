@@ -2,10 +2,11 @@
 
 use anyhow::Context;
 use dataplane::backend::{CleanupScope, NodeBackend};
+use dataplane::iptables::cleanup::is_proxy_chain;
 use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::{NftablesBackend, list_chains};
 
-use super::{CleanupReport, Leftover, iptables};
+use super::{CleanupReport, Leftover};
 
 pub(super) fn remove(scope: CleanupScope, dry_run: bool, report: &mut CleanupReport) {
     let opened = NftablesBackend::open().context("opening a netlink socket");
@@ -34,7 +35,7 @@ fn scope_name(scope: CleanupScope) -> &'static str {
 pub(super) fn report_rest(report: &mut CleanupReport) {
     let Ok(mut kernel) = NetlinkSocket::open() else { return };
     for (table, chain) in list_chains(&mut kernel).unwrap_or_default() {
-        if iptables::is_kube_proxy_chain(&chain) {
+        if is_proxy_chain(&chain) {
             let leftover = Leftover { what: "iptables chain", name: format!("{table} {chain}") };
             let advice = "install iptables (the nft variant) to remove it, and run this again";
             report.failed.push((leftover, advice.to_owned()));

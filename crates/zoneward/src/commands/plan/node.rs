@@ -1,7 +1,8 @@
-//! `zoneward plan node`: the nftables changes of a node when objects change.
+//! `zoneward plan node`: the changes of a node's rules when objects change.
 //!
 //! With `--live`, summarizes by Service which rules in the kernel differ from the desired ones.
 
+mod iptables;
 mod summary;
 
 use anyhow::{Context, Result, bail};
@@ -11,6 +12,7 @@ use dataplane::nftables::diff::{DiffLine, RulesetDiff, diff, lines};
 use dataplane::nftables::ir::Ruleset;
 use dataplane::nftables::render::{Renderer, SetSizes, render, table_id};
 use model::Family;
+use model::forward::ForwardingMode;
 use serde_json::{Value, json};
 
 use crate::cli::{Format, InputArgs, PlanNode};
@@ -22,6 +24,9 @@ pub fn run(args: &PlanNode) -> Result<bool> {
     let choice = NodeChoice::new(&args.node, args.live)?;
     let mut loaded = LoadedObjects::read(&choice.input(&args.input))?;
     let mut node = NodeWorld::new(&choice, &loaded)?;
+    if node.table.node.mode == ForwardingMode::Iptables {
+        return run_iptables(args, &choice, loaded, node);
+    }
     let (renderer, program) = Renderer::start(&node.table);
     let (old, new) = if args.live {
         let live = live_rules()?;
@@ -58,6 +63,36 @@ pub fn run(args: &PlanNode) -> Result<bool> {
             if args.live {
                 value["summary"] = rows.iter().map(summary::ServiceChanges::value).collect();
             }
+            value["notices"] = notices_value(&loaded.notices);
+            print_value(&value, format)?;
+        }
+    }
+    Ok(!loaded.unreadable)
+}
+
+/// Mode iptables: by chain, and a change of many Services is one input of iptables-restore or a few.
+fn run_iptables(
+    args: &PlanNode,
+    choice: &NodeChoice,
+    mut loaded: LoadedObjects,
+    mut node: NodeWorld,
+) -> Result<bool> {
+    let mut old = if args.live { iptables::live()? } else { iptables::ChainRules::new() };
+    if !args.with.is_empty() && !args.live {
+        old = iptables::rendered(&node.table)?;
+        add(args, &mut loaded)?;
+        node = NodeWorld::new(choice, &loaded)?;
+    }
+    let now = iptables::changes(&old, &iptables::rendered(&node.table)?);
+    loaded.notices.append(&mut node.notices);
+    let rule_changes = RuleChanges { now, later: Vec::new() };
+    match args.output.format {
+        Format::Table => {
+            let source = choice.source().unwrap_or_default();
+            print_text(&(source + &rule_changes.text() + &notices_text(&loaded.notices)))?;
+        }
+        format => {
+            let mut value = rule_changes.value();
             value["notices"] = notices_value(&loaded.notices);
             print_value(&value, format)?;
         }

@@ -12,9 +12,13 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
 use dataplane::backend::{NodeBackend, PacketTrace, TracedVerdict};
+use dataplane::iptables::IptablesBackend;
+use dataplane::iptables::commands::{IptablesFlavour, IptablesPrograms};
+use dataplane::iptables::fake::FakeIptables;
+use dataplane::iptables::render::KernelFeatures;
 use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
-use model::forward::{self, ForwardingDecision, PacketVerdict, TrafficClass};
+use model::forward::{self, ForwardingDecision, ForwardingMode, PacketVerdict, TrafficClass};
 use plan::select;
 use serde_json::{Value, json};
 
@@ -32,8 +36,8 @@ pub fn run(args: &TracePacket) -> Result<bool> {
     let mut loaded = LoadedObjects::read(&choice.input(&args.input))?;
     let mut node = NodeWorld::new(&choice, &loaded)?;
     loaded.notices.append(&mut node.notices);
-    let mut backend = if args.live { live()? } else { offline(&node)? };
-    let traces = trace(&packets, &mut backend, &node, &loaded)?;
+    let mut backend = if args.live { live(&node)? } else { offline(&node)? };
+    let traces = trace(&packets, &mut *backend, &node, &loaded)?;
     match args.output.format {
         Format::Table => {
             let text: Vec<String> = traces.iter().map(|t| t.text(&choice.name)).collect();
@@ -60,8 +64,14 @@ fn packets(args: &TracePacket) -> Result<Vec<forward::FirstPacket>> {
 }
 
 /// A fake kernel with the rules of these objects.
-fn offline(node: &NodeWorld) -> Result<NftablesBackend> {
-    let mut backend = NftablesBackend::new(Box::new(FakeKernel::new()));
+fn offline(node: &NodeWorld) -> Result<Box<dyn NodeBackend>> {
+    let mut backend: Box<dyn NodeBackend> = match node.table.node.mode {
+        ForwardingMode::Nftables => Box::new(NftablesBackend::new(Box::new(FakeKernel::new()))),
+        ForwardingMode::Iptables => {
+            let fake = FakeIptables::new(IptablesFlavour::Nft);
+            Box::new(IptablesBackend::new(Box::new(fake), KernelFeatures::default()))
+        }
+    };
     backend
         .load(&node.table)
         .context("the fake kernel rejected the rendered rules, which is a bug in Zoneward")?;
@@ -69,9 +79,14 @@ fn offline(node: &NodeWorld) -> Result<NftablesBackend> {
 }
 
 /// The kernel of this machine.
-fn live() -> Result<NftablesBackend> {
-    NftablesBackend::open()
-        .context("opening a netlink socket; reading the rules of the kernel requires NET_ADMIN")
+fn live(node: &NodeWorld) -> Result<Box<dyn NodeBackend>> {
+    if node.table.node.mode == ForwardingMode::Iptables {
+        let programs = IptablesPrograms::find()?;
+        return Ok(Box::new(IptablesBackend::new(Box::new(programs), KernelFeatures::default())));
+    }
+    let nft = NftablesBackend::open()
+        .context("opening a netlink socket; reading the rules of the kernel requires NET_ADMIN")?;
+    Ok(Box::new(nft))
 }
 
 struct Trace<'a> {
@@ -115,6 +130,7 @@ fn difference(decision: &ForwardingDecision<'_>, traced: &PacketTrace) -> Option
         PacketVerdict::Send(shares) => (TracedVerdict::Dnat, &shares[..]),
         PacketVerdict::Reject => (TracedVerdict::Reject, &[][..]),
         PacketVerdict::Drop => (TracedVerdict::Drop, &[][..]),
+        PacketVerdict::Accept => (TracedVerdict::Accept, &[][..]),
         PacketVerdict::Untouched => (TracedVerdict::Untouched, &[][..]),
     };
     let found: BTreeSet<SocketAddr> = traced.endpoints.iter().map(|(address, _)| *address).collect();
