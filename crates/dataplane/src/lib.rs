@@ -17,5 +17,6 @@ pub mod backend;
 pub mod conntrack;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod iptables;
 pub mod nfnetlink;
 pub mod nftables;
