@@ -69,7 +69,8 @@ fn recorded_rules_give_kube_proxys_verdicts() {
         for flow in scenario["flows"].as_array().expect("flows") {
             let case = format!("{id} flow {}: {}", flow["n"], flow["what"]);
             let (given, expect) = (&flow["packet"], &flow["expect"]);
-            let address = |field: &str| given[field].as_str().expect("an address").parse().expect("an address");
+            let address =
+                |field: &str| given[field].as_str().expect("an address").parse().expect("an address");
             let port = u16::try_from(given["port"].as_u64().expect("a port")).expect("a port");
             let packet = FirstPacket {
                 src: SocketAddr::new(address("src"), 40_000),
@@ -77,7 +78,8 @@ fn recorded_rules_give_kube_proxys_verdicts() {
                 protocol: Protocol::Tcp,
                 iif: None,
             };
-            let traced = trace(&ruleset, &packet, &addresses).unwrap_or_else(|error| panic!("{case}: {error}"));
+            let traced =
+                trace(&ruleset, &packet, &addresses).unwrap_or_else(|error| panic!("{case}: {error}"));
             let verdict = match traced.verdict {
                 TracedVerdict::Dnat => "DNAT",
                 TracedVerdict::Reject => "REJECT",

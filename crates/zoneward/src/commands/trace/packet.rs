@@ -60,7 +60,7 @@ fn packets(args: &TracePacket) -> Result<Vec<forward::FirstPacket>> {
 }
 
 /// A fake kernel with the rules of these objects.
-fn offline(node: &NodeWorld) -> Result<NftablesBackend> {
+pub(crate) fn offline(node: &NodeWorld) -> Result<NftablesBackend> {
     let mut backend = NftablesBackend::new(Box::new(FakeKernel::new()));
     backend
         .load(&node.table)
