@@ -107,6 +107,3 @@ pub fn check(
     report.unused = compare::merged(report.unused);
     Ok(report)
 }
-
-#[cfg(test)]
-mod tests;

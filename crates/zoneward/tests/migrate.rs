@@ -223,7 +223,8 @@ fn the_tables_name_remedies_and_fit_a_terminal() {
         text.contains("Node test-node, kube-proxy in mode iptables to Zoneward in mode nftables:\n"),
         "{text}"
     );
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let (tables, _) = text.split_once("Notices:").unwrap();
+    assert!(tables.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 
 #[test]
@@ -241,5 +242,106 @@ fn wrong_use_is_refused_with_what_to_do() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success());
         assert!(text.contains(expected), "{text}");
+    }
+}
+
+fn ipvs(scheduler: &str) -> (Option<i32>, Value) {
+    let servers = match scheduler {
+        "rr" => path("ipvs-ipvsadm.save"),
+        other => changed(other, "ipvs-ipvsadm.save", &[("-s rr", &format!("-s {other}"))]),
+    };
+    check(&[&path("ipvs-iptables.save"), &path("ipvs-ipset.save"), &servers], &[])
+}
+
+#[test]
+fn rules_of_mode_ipvs_differ_only_where_the_modes_do() {
+    let (code, report) = ipvs("rr");
+    assert_eq!(code, Some(1));
+    assert_eq!(report["from"], "ipvs");
+    assert_eq!(report["unevaluated"], Value::Array(Vec::new()));
+    assert_eq!(lines(&report["changes"]), IPVS, "{:#}", report["changes"]);
+}
+
+/// IPVS has one list of endpoints for a node port, and refuses where it has none.
+const IPVS: &[&str] = &[
+    "shop/dns:dns | cluster IP UDP 172.30.0.14:53 | pod,node,outside | refused -> dropped | Verdict",
+    "shop/edge:https | node port TCP 192.168.0.2:30443 | pod,its own endpoint,node | 10.1.0.21:8443 -> 10.1.0.21:8443, 10.2.0.22:8443 | Endpoints",
+];
+
+#[test]
+fn schedulers_that_do_more_than_rotate_are_found() {
+    let (_, report) = ipvs("sh");
+    let of: Vec<String> =
+        lines(&report["changes"]).into_iter().filter(|line| line.ends_with("Scheduler")).collect();
+    assert!(of.iter().any(|line| line.contains("172.30.0.10:80")), "{of:?}");
+    assert!(of.iter().all(|line| line.contains("scheduler sh -> random choice")), "{of:?}");
+}
+
+#[test]
+fn rules_of_mode_ipvs_without_its_virtual_servers_are_refused() {
+    let (objects, rules) = (path("objects.yaml"), path("ipvs-iptables.save"));
+    let output = zoneward(&["--node", "test-node", "-f", &objects, "--rules", &rules]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("the output of ipvsadm -Sn is missing: add it with --rules"), "{text}");
+}
+
+/// Loads a recording into the kernel of fresh namespaces and checks that kernel.
+fn check_live(load: &str, more: &str) -> Value {
+    let script = format!(
+        "ip link set lo up
+ip link add eth0 type veth peer name eth1
+ip addr add 192.168.0.2/24 dev eth0
+{load}
+\"$zoneward\" migrate check --live -f {} --config {} --node test-node -o json {more} || test $? = 1
+",
+        path("objects.yaml"),
+        path("config.yaml")
+    );
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--net", "--mount", "sh", "-euc", &script])
+        .env("PATH", toolbox::search_path())
+        .env("zoneward", env!("CARGO_BIN_EXE_zoneward"))
+        .env_remove("KUBECONFIG")
+        .env("HOME", "/nonexistent")
+        // The lock of iptables-legacy is root's.
+        .env("XTABLES_LOCKFILE", PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("migrate-xtables.lock"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text)
+        .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+#[test]
+fn rules_of_mode_nftables_in_the_kernel_give_what_ours_give() {
+    let report = check_live(&format!("nft -f {}", path("kube-proxy.nft")), "");
+    assert_eq!(report["from"], "nftables");
+    assert_eq!(lines(&report["changes"]), [""; 0], "{report:#}");
+    assert_eq!(report["unevaluated"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn rules_of_mode_iptables_in_the_kernel_are_read_in_both_flavours() {
+    // Accounting objects are not part of the recording.
+    let rules = changed(
+        "live",
+        "iptables.save",
+        &[
+            ("-m nfacct --nfacct-name  localhost_nps_accepted_pkts ", ""),
+            ("-m nfacct --nfacct-name  ct_state_invalid_dropped_pkts ", ""),
+        ],
+    );
+    for flavour in ["legacy", "nft"] {
+        let report = check_live(&format!("iptables-{flavour}-restore < {rules}"), "");
+        assert_eq!(report["from"], "iptables", "{flavour}");
+        // Rules were read with their counters, and no packet met them.
+        let (changes, mut unused) = (lines(&report["changes"]), lines(&report["unused"]));
+        unused.extend(changes);
+        unused.sort();
+        let mut expected = IPTABLES.to_vec();
+        expected.sort_unstable();
+        assert_eq!(unused, expected, "{flavour}: {report:#}");
+        assert_eq!(report["unused"].as_array().unwrap().len(), 3, "{flavour}");
     }
 }

@@ -75,8 +75,9 @@ impl ChangeCause {
                  the CNI plugin portmap"
             }
             Self::Endpoints => {
-                "check that objects and rules are of the same time and node; otherwise kube-proxy runs with other \
-                 feature gates or does not know this traffic distribution"
+                "check that objects and rules are of the same time and node; otherwise kube-proxy has other feature \
+                 gates, does not know this traffic distribution, or applies externalTrafficPolicy Local to pods and \
+                 the node, too (mode ipvs)"
             }
             Self::Shares => "none needed: endpoints get shares of the Service's traffic distribution",
             Self::Affinity => {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use model::Family;
 
 use super::compare::{ChangeCause, FlowChange};
-use super::{FlowOutcome, FlowTarget, MigrationFlow};
+use super::{FlowOrigin, FlowOutcome, FlowTarget, MigrationFlow};
 use crate::backend::TracedVerdict;
 use crate::iptables::ruleset::{
     ConnectionState, IpSets, IptablesEvaluation, IptablesMatch, IptablesNode, IptablesRule, IptablesRuleset,
@@ -14,7 +14,7 @@ use crate::iptables::ruleset::{
 };
 use crate::nftables::ir::Ruleset;
 use crate::nftables::render::protocol_number;
-use crate::nftables::trace as nftables;
+use crate::nftables::trace::{self as nftables, Evaluation, NodeAddresses, TracedPacket};
 
 /// Rules of modes iptables and ipvs, with those of other programs beside them.
 #[derive(Clone, Debug)]
@@ -64,9 +64,15 @@ impl InstalledRules {
             Self::Iptables(rules) => rules.evaluate(flow, node).map(|found| found.into_trace().into()),
             Self::Nftables(_) if flow.target == FlowTarget::Invalid => Ok(passes()),
             Self::Nftables(ruleset) => {
-                let trace =
-                    nftables::trace(ruleset, &flow.packet, &node.addresses).map_err(|e| e.to_string())?;
-                Ok(trace.into())
+                let mut packet = TracedPacket::new(
+                    protocol_number(flow.packet.protocol),
+                    flow.packet.src,
+                    flow.packet.dst,
+                );
+                packet.iif = flow.packet.iif.as_ref().map(|name| name.as_str().into());
+                let node = NodeAddresses { addresses: node.addresses.clone() };
+                let found = nftables::evaluate(ruleset, &packet, &node).map_err(|error| error.to_string())?;
+                Ok(nftables_outcome(ruleset, found))
             }
         }
     }
@@ -124,6 +130,25 @@ impl InstalledRules {
     }
 }
 
+/// kube-proxy remembers clients in a set per endpoint, with the timeout of the set.
+fn nftables_outcome(ruleset: &Ruleset, found: Evaluation) -> FlowOutcome {
+    let typical = found.paths.iter().find(|path| path.verdict == found.verdict);
+    let updates = typical.map(|path| path.updates.as_slice()).unwrap_or_default();
+    let timeouts = updates
+        .iter()
+        .filter(|update| update.value.is_some())
+        .filter_map(|update| ruleset.tables.get(&update.table)?.sets.get(&update.set)?.spec.timeout);
+    let affinity = found.affinity.or(timeouts.max());
+    let rule = typical.and_then(|path| path.steps.last());
+    FlowOutcome {
+        verdict: found.verdict,
+        masquerade: found.masquerade && found.verdict == TracedVerdict::Dnat,
+        affinity_seconds: affinity.map(|milliseconds| milliseconds / 1000),
+        rule: rule.map(|step| format!("nftables {} {}: {}", step.table, step.chain, step.did)),
+        endpoints: found.endpoints,
+    }
+}
+
 fn passes() -> FlowOutcome {
     FlowOutcome {
         verdict: TracedVerdict::Untouched,
@@ -167,7 +192,13 @@ impl InstalledIptables {
             FlowTarget::Invalid => ConnectionState::Invalid,
             _ => ConnectionState::New,
         };
-        evaluate_state(self.family(flow), &flow.packet, node, state).map_err(|error| error.to_string())
+        let mut packet = flow.packet.clone();
+        // The interface of mode ipvs has the virtual address, so that the node's own packets to it come from it.
+        let key = (protocol_number(packet.protocol), packet.dst);
+        if flow.origin == FlowOrigin::Node && self.virtual_servers.0.contains_key(&key) {
+            packet.src.set_ip(packet.dst.ip());
+        }
+        evaluate_state(self.family(flow), &packet, node, state).map_err(|error| error.to_string())
     }
 
     fn after(

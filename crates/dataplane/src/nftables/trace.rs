@@ -49,7 +49,7 @@ impl fmt::Display for TooManyPaths {
 impl std::error::Error for TooManyPaths {}
 
 /// Traces a packet that meets a node with these addresses.
-pub fn trace(
+pub(super) fn trace(
     ruleset: &Ruleset,
     packet: &forward::FirstPacket,
     addresses: &[IpAddr],
