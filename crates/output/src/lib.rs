@@ -99,9 +99,10 @@ pub fn wrapped(text: &str, indent: &str) -> String {
     lines + &line + "\n"
 }
 
-/// The table without trailing blanks.
+/// The table without the padding of its first column and without trailing blanks.
 pub fn render(table: &Table) -> String {
-    let lines = table.lines().map(|line| line.trim().to_owned() + "\n");
+    let lines =
+        table.lines().map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned() + "\n");
     lines.collect()
 }
 
