@@ -120,7 +120,7 @@ fn check(mut args: MigrateCheck) -> Result<bool> {
     }
     let mut backend = offline(&world)?;
     let addresses = world.table.node.addresses.to_vec();
-    let report = migration::check(&world.table, &flows, &installed, &mut backend, &addresses)
+    let report = migration::check(&world.table, &flows, &installed, &mut *backend, &addresses)
         .context("evaluating the rules of Zoneward")?;
     let checked = CheckedNode { name: &choice.name, from, report: &report, all: args.all };
     match args.output.format {
