@@ -204,5 +204,6 @@ fn proxy_settings(config: &Configuration, mode: Mode, gates: NodeGates) -> Proxy
         masquerade_bit: bit,
         gates,
         node_port_range: NodePortRange::default(),
+        is_ipvs: false,
     }
 }

@@ -68,6 +68,17 @@ impl NftablesBackend {
         self.renderer.as_ref().map(Renderer::sizes)
     }
 
+    /// The ruleset that the kernel holds, to be traced.
+    pub(crate) fn read_held(&mut self) -> Result<Ruleset, BackendError> {
+        let (ruleset, problems) = read(&mut *self.kernel, &our_tables())?;
+        match problems.first() {
+            Some(problem) => {
+                Err(BackendError::failed(format!("cannot interpret the kernel's rules: {problem}")))
+            }
+            None => Ok(ruleset),
+        }
+    }
+
     /// Whether every transaction since the last comparison was ours.
     pub fn is_unmodified(&mut self) -> bool {
         self.generation.is_some() && self.kernel.generation().ok() == self.generation
@@ -225,10 +236,7 @@ impl NodeBackend for NftablesBackend {
         packets: &[FirstPacket],
         addresses: &[IpAddr],
     ) -> Result<Vec<PacketTrace>, BackendError> {
-        let (ruleset, problems) = read(&mut *self.kernel, &our_tables())?;
-        if let Some(problem) = problems.first() {
-            return Err(BackendError::failed(format!("cannot interpret the kernel's rules: {problem}")));
-        }
+        let ruleset = self.read_held()?;
         if ruleset.tables.is_empty() {
             return Err(BackendError::failed(
                 "no nftables table `zoneward` in this network namespace: the node proxy has not run here",

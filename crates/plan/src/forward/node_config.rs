@@ -38,6 +38,8 @@ pub struct ProxySettings {
     pub gates: NodeGates,
     /// `--service-node-port-range`.
     pub node_port_range: NodePortRange,
+    /// Whether the mode is ipvs, in which addresses of Services are local to the node.
+    pub is_ipvs: bool,
 }
 
 /// The node ports that a node serves. The API server assigns them; the node only keeps a mistake there from taking the ports
@@ -120,6 +122,7 @@ impl NodeConfig {
             node_ports_v6: within(Family::V6),
             service_cidrs: cidrs.into(),
             addresses: addresses.into(),
+            ipvs_sources: settings.is_ipvs.then(|| primary.clone().into()),
         };
         let config = Self {
             name: node.name.clone(),
