@@ -1,6 +1,6 @@
 //! From a ForwardingTable to the kernel.
 //!
-//! One folder per backend (nftables so far), each with the same modules, behind [`backend::NodeBackend`]:
+//! One folder per backend (nftables, ipvs), each with the same modules, behind [`backend::NodeBackend`]:
 //!
 //! ```text
 //! ForwardingTable -> render -> diff -> apply -> kernel, or fake
@@ -17,5 +17,6 @@ pub mod backend;
 pub mod conntrack;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod ipvs;
 pub mod nfnetlink;
 pub mod nftables;
