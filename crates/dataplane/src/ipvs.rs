@@ -20,10 +20,13 @@ mod ownership;
 mod render;
 mod route;
 mod scheduler;
+mod text;
 mod trace;
 
-pub use backend::{IpvsBackend, IpvsSettings, MonotonicTime};
+pub use backend::{BackendTime, IpvsBackend, IpvsSettings};
 pub use kernel::{IpvsDump, IpvsKernel, IpvsSocket, IpvsUnavailable, probe, server_counts, set_timeouts};
 pub use message::{IpvsChange, IpvsTimeouts, RealServer, VirtualServer, VirtualServerKey};
+pub use render::nft_table;
 pub use route::LocalRoute;
 pub use scheduler::{IpvsScheduler, UnknownScheduler};
+pub use text::IpvsListing;

@@ -25,8 +25,8 @@ use std::time::Duration;
 use dataplane::backend::{CleanupScope, NodeBackend, PacketTrace, TracedVerdict};
 use dataplane::ipvs::fake::FakeIpvs;
 use dataplane::ipvs::{
-    IpvsBackend, IpvsChange, IpvsScheduler, IpvsSettings, IpvsUnavailable, RealServer, VirtualServer, probe,
-    server_counts,
+    IpvsBackend, IpvsChange, IpvsListing, IpvsScheduler, IpvsSettings, IpvsUnavailable, RealServer,
+    VirtualServer, probe, server_counts,
 };
 use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
@@ -215,6 +215,27 @@ fn a_service_is_virtual_servers_a_local_range_and_rules() {
 }
 
 #[test]
+fn listings_show_what_changes() {
+    let two = TestService { pods: 2, ports: false, ..TestService::default() }.table();
+    let machine = Machine::of(&two);
+    machine.backend().load(&two).unwrap();
+    let rules = machine.nft.lock().unwrap().ruleset().clone();
+    let settings = IpvsSettings::default();
+    let held = IpvsListing::read(&mut machine.ipvs.clone(), &rules).unwrap();
+    assert_eq!(held.changes(&IpvsListing::of(&two, &settings)), []);
+    let three = TestService { pods: 3, ports: false, ..TestService::default() }.table();
+    let lines = held.changes(&IpvsListing::of(&three, &settings));
+    let texts: Vec<String> = lines.iter().map(|l| format!("{} {}: {}", l.does, l.what, l.detail)).collect();
+    let reals = "rr, 10.1.0.1:8080 weight 1, 10.1.0.2:8080 weight 1, 10.1.0.3:8080 weight 1 (ns/web)";
+    assert_eq!(texts, [format!("replace virtual server TCP 10.96.0.1:80: {reals}")]);
+    let gone = held.changes(&IpvsListing::default());
+    assert!(
+        gone.iter().any(|line| line.what == "local route 10.96.0.0/16" && line.does == "delete"),
+        "{gone:?}"
+    );
+}
+
+#[test]
 fn settings_reach_the_virtual_servers() {
     let sticky = TestService { pods: 1, affinity: Some(7), ..TestService::default() }.table();
     let machine = Machine::of(&sticky);
@@ -311,6 +332,57 @@ fn a_removed_server_goes_when_its_last_connection_has_ended() {
     machine.ipvs.lock().unwrap().set_open(real, 0);
     backend.reconcile(&one).unwrap();
     assert_eq!(machine.listing()["TCP 10.96.0.1:80"], "rr 10.1.0.1:8080=1");
+}
+
+#[test]
+fn connections_of_a_deleted_service_may_end_while_new_ones_are_refused() {
+    let table = TestService { pods: 2, ..TestService::default() }.table();
+    let empty = ForwardingTable::new(table.node.clone());
+    let machine = Machine::of(&table);
+    let mut backend = machine.backend();
+    backend.load(&table).unwrap();
+    machine.ipvs.lock().unwrap().set_open("10.1.0.2:8080".parse().unwrap(), 1);
+    backend.change(&empty, &[(table.frontends(&service::web()), &[])]).unwrap();
+    let listing = machine.listing();
+    assert_eq!(listing.get("TCP 10.96.0.1:80").map(String::as_str), Some("rr 10.1.0.2:8080=0"));
+    assert_eq!(listing.len(), 1, "other addresses would not be known to be ours after a restart");
+    let ranges = |machine: &Machine| {
+        machine.ipvs.lock().unwrap().routes().iter().map(|r| r.range.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(ranges(&machine), ["10.96.0.0/16"]);
+    let packet = FirstPacket {
+        src: "10.1.0.9:40000".parse().unwrap(),
+        dst: "10.96.0.1:80".parse().unwrap(),
+        protocol: Protocol::Tcp,
+        iif: None,
+    };
+    let trace = backend.trace(&[packet], &table.node.addresses).unwrap();
+    assert_eq!(trace[0].verdict, TracedVerdict::Drop, "no Service has the address");
+    let ended = machine.backend().cleanup(CleanupScope::Zoneward, true).unwrap();
+    assert!(ended.iter().any(|item| item.name == "TCP 10.96.0.1:80"), "{ended:?}");
+    machine.pass(15 * 60);
+    assert_eq!(backend.reconcile(&empty).unwrap().transactions, 0);
+    assert!(machine.listing().is_empty(), "{:?}", machine.listing());
+    backend.reconcile(&empty).unwrap();
+    assert!(ranges(&machine).is_empty());
+}
+
+#[test]
+fn leaving_mode_ipvs_ends_its_connections_like_those_of_a_removed_server() {
+    let table = TestService { pods: 1, ..TestService::default() }.table();
+    let machine = Machine::of(&table);
+    machine.backend().load(&table).unwrap();
+    machine.ipvs.lock().unwrap().set_open("10.1.0.1:8080".parse().unwrap(), 1);
+    let mut nftables = table.clone();
+    nftables.node.ipvs_sources = None;
+    let mut backend = machine.backend();
+    assert!(backend.has_leftovers().unwrap());
+    backend.load(&nftables).unwrap();
+    assert_eq!(machine.listing()["TCP 10.96.0.1:80"], "rr 10.1.0.1:8080=0");
+    machine.ipvs.lock().unwrap().set_open("10.1.0.1:8080".parse().unwrap(), 0);
+    backend.reconcile(&nftables).unwrap();
+    backend.reconcile(&nftables).unwrap();
+    assert!(machine.listing().is_empty() && !backend.has_leftovers().unwrap());
 }
 
 #[test]

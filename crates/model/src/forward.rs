@@ -85,8 +85,7 @@ impl ForwardingTable {
         self.frontends(self.service_by_address.get(address)?).iter().find(|f| f.address == *address)
     }
 
-    /// A load balancer IP that other frontends than the node's own address have, if addresses of Services are local
-    /// (mode ipvs).
+    /// A frontend of a load balancer IP that is local to the node because IPVS forwards it (mode ipvs).
     pub fn local_load_balancer(&self, address: IpAddr) -> Option<&Frontend> {
         self.node.ipvs_sources.as_ref()?;
         let first = FrontendAddress::new(address, Protocol::Tcp, 0);

@@ -205,5 +205,6 @@ fn proxy_settings(config: &Configuration, mode: Mode, gates: NodeGates) -> Proxy
         gates,
         node_port_range: NodePortRange::default(),
         is_ipvs: false,
+        ipvs_scheduler: config.ipvs.scheduler.clone(),
     }
 }

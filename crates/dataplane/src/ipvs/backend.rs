@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use model::forward::{FirstPacket, Frontend};
+use model::forward::{FirstPacket, Frontend, NodeRules};
 use model::{ForwardingTable, Name, ServiceKey};
 use nix::errno::Errno;
 
@@ -37,7 +37,7 @@ use crate::nftables::NftablesBackend;
 const TERMINATION: Duration = Duration::from_secs(15 * 60);
 
 /// The time since any fixed moment.
-pub type MonotonicTime = Box<dyn Fn() -> Duration + Send>;
+pub type BackendTime = Box<dyn Fn() -> Duration + Send>;
 
 /// Settings of mode ipvs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct IpvsBackend {
     nft: NftablesBackend,
     kernel: Box<dyn IpvsKernel + Send>,
     settings: IpvsSettings,
-    time: MonotonicTime,
+    time: BackendTime,
     /// None until everything is programmed, and after a failure: everything is then compared.
     programmed: Option<Programmed>,
     /// Virtual servers that this process added or found to be ours.
@@ -76,10 +76,21 @@ impl IpvsBackend {
         nft: NftablesBackend,
         kernel: Box<dyn IpvsKernel + Send>,
         settings: IpvsSettings,
-        time: MonotonicTime,
+        time: BackendTime,
     ) -> Self {
         let (programmed, ours, terminating) = (None, BTreeSet::new(), BTreeMap::new());
         Self { nft, kernel, settings, time, programmed, ours, terminating }
+    }
+
+    /// Whether the kernel holds virtual servers or routes that mode ipvs left.
+    pub fn has_leftovers(&mut self) -> Result<bool, BackendError> {
+        let has_routes = !read_routes(&mut *self.kernel).map_err(read_error)?.is_empty();
+        Ok(has_routes || !self.recorded_servers()?.is_empty())
+    }
+
+    /// The nftables backend alone.
+    pub fn into_nftables(self) -> NftablesBackend {
+        self.nft
     }
 
     /// Compares everything with the kernel.
@@ -89,7 +100,7 @@ impl IpvsBackend {
         let programmed = self.programmed.take();
         let recorded = match &programmed {
             Some(_) => RecordedFrontends::default(),
-            None => RecordedFrontends::read(&self.nft.read_held()?),
+            None => RecordedFrontends::read(&self.nft.read_tables()?.0),
         };
         // The nftables backend knows nothing of a table that it was not told.
         let is_loaded = programmed.is_some_and(|programmed| programmed.nft_table == nft_table);
@@ -103,17 +114,18 @@ impl IpvsBackend {
         };
         let held = read_servers(&mut *self.kernel, is_ours).map_err(read_error)?;
         let now = (self.time)();
-        let diff = self.diff_all(&held, &wanted, now);
+        let diff = self.diff_all(&held, &wanted, node, now);
         let ranges = ranges(table.services().flat_map(|(_, frontends)| frontends), table);
         let wanted_routes = ranges.keys().map(|range| render::route(*range, node)).collect();
-        let routes = RouteDiff::of(&read_routes(&mut *self.kernel).map_err(read_error)?, &wanted_routes);
+        let held_routes = read_routes(&mut *self.kernel).map_err(read_error)?;
+        let routes = RouteDiff::of(&held_routes, &wanted_routes).without(&diff.lingering);
         let services = services_of(&wanted);
         let (reconciled, sent) = self.apply(&diff, &routes, &services, |nft| match is_loaded {
             true => nft.reconcile(&nft_table),
             false => nft.load(&nft_table),
         })?;
         self.remember_terminating(&diff, now, |_| true);
-        self.ours = wanted.keys().copied().collect();
+        self.ours = wanted.keys().chain(&diff.lingering).copied().collect();
         let servers = wanted.into_iter().map(|(key, wanted)| (key, wanted.server)).collect();
         self.programmed = Some(Programmed { nft_table, servers, ranges });
         Ok(Reconciled { transactions: reconciled.transactions + sent, ..reconciled })
@@ -124,6 +136,7 @@ impl IpvsBackend {
         &self,
         held: &BTreeMap<VirtualServerKey, HeldServer>,
         wanted: &BTreeMap<VirtualServerKey, WantedServer>,
+        node: &NodeRules,
         now: Duration,
     ) -> ServerDiff {
         let is_over = over(&self.terminating, now);
@@ -132,7 +145,8 @@ impl IpvsBackend {
         for key in keys {
             let is_excluded = self.settings.exclude_cidrs.iter().any(|cidr| cidr.contains(&key.address));
             if wanted.contains_key(key) || !is_excluded {
-                diff_server(&mut diff, key, held.get(key), wanted.get(key), &is_over);
+                let linger = may_linger(key, node);
+                diff_server(&mut diff, key, held.get(key), wanted.get(key), linger, &is_over);
             }
         }
         diff
@@ -146,8 +160,9 @@ impl IpvsBackend {
         services: &BTreeMap<VirtualServerKey, ServiceKey>,
         nft: impl FnOnce(&mut NftablesBackend) -> Result<T, BackendError>,
     ) -> Result<(T, usize), BackendError> {
-        let mut sent = self.send_routes(&routes.deleted)?;
-        sent += self.send(&diff.additions, services)?;
+        // Like what drained, they go some time after their frontends: no repair.
+        self.send_routes(&routes.deleted)?;
+        let mut sent = self.send(&diff.additions, services)?;
         let result = nft(&mut self.nft)?;
         sent += self.send_routes(&routes.replaced)?;
         sent += self.send(&diff.removals, services)?;
@@ -246,7 +261,7 @@ impl IpvsBackend {
             programmed.nft_table.replace(key, new);
         }
         let (diff, wanted, now) = self.diff_services(table, services, &keys, &programmed)?;
-        let routes = change_ranges(&mut programmed.ranges, services, table);
+        let routes = change_ranges(&mut programmed.ranges, services, table).without(&diff.lingering);
         let named = keys.iter().flat_map(|key| table.frontends(key));
         let named = named.flat_map(|frontend| render::servers_of(frontend, node, &self.settings));
         let named = named.map(|(key, wanted)| (key, wanted.service)).collect();
@@ -262,7 +277,9 @@ impl IpvsBackend {
                 }
                 None => {
                     programmed.servers.remove(&key);
-                    self.ours.remove(&key);
+                    if !diff.lingering.contains(&key) {
+                        self.ours.remove(&key);
+                    }
                 }
             }
         }
@@ -300,19 +317,33 @@ impl IpvsBackend {
                 }
             };
             let is_over = over(&self.terminating, now);
-            diff_server(&mut diff, key, held.as_ref(), wanted.as_ref(), &is_over);
+            let linger = may_linger(key, &table.node);
+            diff_server(&mut diff, key, held.as_ref(), wanted.as_ref(), linger, &is_over);
         }
         Ok((diff, wanted, now))
     }
 
-    /// The virtual servers that the record of our table names.
+    /// The virtual servers that the record of our table names, and those of its ServiceCIDRs whose last connections have
+    /// not ended.
     fn recorded_servers(&mut self) -> Result<Vec<VirtualServerKey>, BackendError> {
-        let recorded = RecordedFrontends::read(&self.nft.read_held()?);
+        let recorded = RecordedFrontends::read(&self.nft.read_tables()?.0);
         let addresses = self.kernel.local_addresses();
-        let held =
-            read_servers(&mut *self.kernel, |key| recorded.has(key, &addresses)).map_err(read_error)?;
+        let is_ours = |key: &VirtualServerKey| recorded.has(key, &addresses) || recorded.has_range_of(key);
+        let mut held = read_servers(&mut *self.kernel, is_ours).map_err(read_error)?;
+        held.retain(|key, held| recorded.has(key, &addresses) || is_terminating(held));
         Ok(held.into_keys().collect())
     }
+}
+
+/// Only in a ServiceCIDR, where a virtual server without a frontend is still known to be ours. And other ports of a load
+/// balancer IP would reach servers of the node while it stays local.
+fn may_linger(key: &VirtualServerKey, node: &NodeRules) -> bool {
+    node.service_cidrs.iter().any(|cidr| cidr.contains(&key.address))
+}
+
+/// Whether it has real servers, and none of them gets new connections.
+fn is_terminating(held: &HeldServer) -> bool {
+    !held.reals.is_empty() && held.reals.values().all(|real| real.server.weight == 0)
 }
 
 /// Whether a real server has been terminating for too long; none if it was not terminating.
@@ -394,6 +425,18 @@ impl RouteDiff {
             deleted: deleted.map(|route| RouteChange::Delete(*route)).collect(),
             replaced: wanted.difference(held).map(|route| RouteChange::Replace(*route)).collect(),
         }
+    }
+}
+
+impl RouteDiff {
+    /// Keeps what virtual servers need whose connections have not ended.
+    fn without(mut self, lingering: &BTreeSet<VirtualServerKey>) -> Self {
+        let is_needed = |change: &RouteChange| {
+            let RouteChange::Delete(route) = change else { return false };
+            lingering.iter().any(|key| route.range.contains(&key.address))
+        };
+        self.deleted.retain(|change| !is_needed(change));
+        self
     }
 }
 

@@ -22,6 +22,8 @@ pub(super) struct ServerDiff {
     pub(super) drained: Vec<IpvsChange>,
     /// Real servers that get no new connections and are deleted when their connections have ended.
     pub(super) terminating: BTreeSet<RealKey>,
+    /// Virtual servers that no frontend has and that stay until their connections have ended.
+    pub(super) lingering: BTreeSet<VirtualServerKey>,
 }
 
 /// Adds the changes of one virtual server. `is_over` says of a real server whether it has been terminating for too long.
@@ -30,10 +32,13 @@ pub(super) fn diff_server(
     key: &VirtualServerKey,
     held: Option<&HeldServer>,
     wanted: Option<&WantedServer>,
+    may_linger: bool,
     is_over: &dyn Fn(&RealKey) -> Option<bool>,
 ) {
     let Some(wanted) = wanted else {
-        to.removals.extend(held.map(|_| IpvsChange::DeleteServer(*key)));
+        if let Some(held) = held {
+            end_server(to, key, held, may_linger, is_over);
+        }
         return;
     };
     match held {
@@ -60,6 +65,28 @@ pub(super) fn diff_server(
     for held in reals.values().filter(|held| !is_wanted(&held.server.address)) {
         end_real(to, key, held, is_over);
     }
+}
+
+/// The rules pass no new connections to it; those of TCP are left to end if its address stays harmless meanwhile.
+fn end_server(
+    to: &mut ServerDiff,
+    key: &VirtualServerKey,
+    held: &HeldServer,
+    may_linger: bool,
+    is_over: &dyn Fn(&RealKey) -> Option<bool>,
+) {
+    let is_used = |held: &HeldRealServer| {
+        let is_over = is_over(&(*key, held.server.address)) == Some(true);
+        key.protocol == Protocol::Tcp && held.open > 0 && !is_over
+    };
+    if may_linger && held.reals.values().any(is_used) {
+        held.reals.values().for_each(|real| end_real(to, key, real, is_over));
+        to.lingering.insert(*key);
+        return;
+    }
+    let known = held.reals.keys().any(|address| is_over(&(*key, *address)).is_some());
+    let ended = if known { &mut to.drained } else { &mut to.removals };
+    ended.push(IpvsChange::DeleteServer(*key));
 }
 
 /// Connections of TCP are left to end. Those of other protocols have no end that could be seen, and go to another server at

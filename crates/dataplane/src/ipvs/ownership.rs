@@ -15,6 +15,8 @@ use crate::nftables::render::{ChainClass, ClientScope, FrontendLookup, SetName, 
 pub(super) struct RecordedFrontends {
     by_address: BTreeSet<VirtualServerKey>,
     node_ports: BTreeSet<(Family, Protocol, u16)>,
+    /// First and last addresses of ServiceCIDRs.
+    ranges: Vec<(IpAddr, IpAddr)>,
 }
 
 impl RecordedFrontends {
@@ -24,6 +26,10 @@ impl RecordedFrontends {
         for family in [Family::V4, Family::V6] {
             let Some(table) = held.tables.get(&table_id(family)) else { continue };
             for (name, set) in &table.sets {
+                if SetName::parse(name) == Some(SetName::ServiceCidrs) {
+                    let ends = set.elements.iter().map(|(key, value)| (key.clone(), value.last(key).clone()));
+                    recorded.ranges.extend(ends.filter_map(|(a, b)| Some((address(&a)?, address(&b)?))));
+                }
                 let Some(SetName::Frontends(lookup, ClientScope::All)) = SetName::parse(name) else {
                     continue;
                 };
@@ -42,18 +48,24 @@ impl RecordedFrontends {
             (FrontendLookup::Address, Family::V4) => 4,
             (FrontendLookup::Address, Family::V6) => 16,
         };
-        let (address, rest) = key.split_at_checked(width)?;
+        let (host, rest) = key.split_at_checked(width)?;
         let protocol = protocol_of(*rest.first()?)?;
         let port = u16::from_be_bytes(rest.get(4..6)?.try_into().ok()?);
         match lookup {
             FrontendLookup::NodePort => drop(self.node_ports.insert((family, protocol, port))),
             FrontendLookup::Address => {
-                let v4 = <[u8; 4]>::try_from(address).map(IpAddr::from);
-                let address = v4.or_else(|_| <[u8; 16]>::try_from(address).map(IpAddr::from)).ok()?;
+                let address = address(host)?;
                 self.by_address.insert(VirtualServerKey { address, protocol, port });
             }
         }
         Some(())
+    }
+
+    /// Whether it is in a ServiceCIDR.
+    pub(super) fn has_range_of(&self, key: &VirtualServerKey) -> bool {
+        let is_same_family = |address: &IpAddr| address.is_ipv4() == key.address.is_ipv4();
+        let mut of_family = self.ranges.iter().filter(|(first, _)| is_same_family(first));
+        of_family.any(|(first, last)| (first..=last).contains(&&key.address))
     }
 
     /// `addresses` are the node's: a virtual server on another address with the port of a node port is not ours.
@@ -62,6 +74,11 @@ impl RecordedFrontends {
         self.by_address.contains(key)
             || (self.node_ports.contains(&node_port) && addresses.contains(&key.address))
     }
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 fn is_passed(data: Option<&Data>) -> bool {

@@ -88,7 +88,7 @@ fn reals(set: &EndpointSet, settings: &IpvsSettings) -> (IpvsScheduler, Vec<Real
         })
         .collect();
     // Schedulers start with the first: in another order on each node, not all nodes start with the same.
-    reals.sort_by_key(|real| (place(&settings.node, real.address), real.address));
+    reals.sort_by_cached_key(|real| (place(&settings.node, real.address), real.address));
     (scheduler, reals)
 }
 
@@ -125,8 +125,8 @@ pub(super) fn nft_frontends(frontends: &[Frontend], node: &NodeRules) -> Vec<Fro
     frontends.iter().map(derive).collect()
 }
 
-/// The table that the nftables backend gets.
-pub(super) fn nft_table(table: &ForwardingTable) -> ForwardingTable {
+/// The table that the nftables backend gets: what IPVS forwards passes its rules.
+pub fn nft_table(table: &ForwardingTable) -> ForwardingTable {
     let mut derived = ForwardingTable::new(table.node.clone());
     for (service, frontends) in table.services() {
         derived.replace(service, nft_frontends(frontends, &table.node));

@@ -68,14 +68,19 @@ impl NftablesBackend {
         self.renderer.as_ref().map(Renderer::sizes)
     }
 
+    /// What the kernel holds of our tables, and why that is not all.
+    pub(crate) fn read_tables(&mut self) -> Result<(Ruleset, Option<String>), BackendError> {
+        let (ruleset, problems) = read(&mut *self.kernel, &our_tables())?;
+        Ok((ruleset, problems.first().map(ToString::to_string)))
+    }
+
     /// The ruleset that the kernel holds, to be traced.
     pub(crate) fn read_held(&mut self) -> Result<Ruleset, BackendError> {
-        let (ruleset, problems) = read(&mut *self.kernel, &our_tables())?;
-        match problems.first() {
-            Some(problem) => {
+        match self.read_tables()? {
+            (_, Some(problem)) => {
                 Err(BackendError::failed(format!("cannot interpret the kernel's rules: {problem}")))
             }
-            None => Ok(ruleset),
+            (ruleset, None) => Ok(ruleset),
         }
     }
 

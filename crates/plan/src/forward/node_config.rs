@@ -40,6 +40,8 @@ pub struct ProxySettings {
     pub node_port_range: NodePortRange,
     /// Whether the mode is ipvs, in which addresses of Services are local to the node.
     pub is_ipvs: bool,
+    /// `ipvs.scheduler`.
+    pub ipvs_scheduler: String,
 }
 
 /// The node ports that a node serves. The API server assigns them; the node only keeps a mistake there from taking the ports
