@@ -30,9 +30,9 @@ pub struct NodeArgs {
     /// Feature gates, such as PreferSameTrafficDistribution=false; override those of the configuration
     #[arg(long, value_name = "NAME=BOOL,...", value_parser = parse_gates)]
     pub feature_gates: Option<GateList>,
-    /// Proxy mode
-    #[arg(long, value_name = "MODE", default_value = "nftables")]
-    pub proxy_mode: ProxyMode,
+    /// Proxy mode [default: that of the configuration; nftables without one]
+    #[arg(long, value_name = "MODE")]
+    pub proxy_mode: Option<ProxyMode>,
     /// Node ports and health check ports that the node may serve [default: 1024-65535, or with --live that of the running
     /// node proxy]
     #[arg(long, value_name = "FIRST-LAST")]
@@ -46,6 +46,8 @@ pub struct NodeArgs {
 pub enum ProxyMode {
     /// nftables
     Nftables,
+    /// IPVS, with the scheduler of the configuration
+    Ipvs,
 }
 
 /// A node and its configuration.
@@ -74,6 +76,7 @@ impl NodeChoice {
         let source = source.map(|running| source_text(running, args.feature_gates.as_ref()));
         let base = running.as_ref().map(|running| running.configuration.clone());
         let mut settings = settings(args.config.as_deref(), args.feature_gates.as_ref(), base, &mut notices)?;
+        settings.is_ipvs = args.proxy_mode.map_or(settings.is_ipvs, |mode| mode == ProxyMode::Ipvs);
         let in_force = running.as_ref().map(|running| running.node_port_range);
         settings.node_port_range = args.service_node_port_range.or(in_force).unwrap_or_default();
         let mut addresses = args.local_addresses.clone();
@@ -101,6 +104,11 @@ impl NodeChoice {
             input.connection = known.clone();
         }
         input
+    }
+
+    /// The scheduler of mode ipvs.
+    pub fn ipvs_scheduler(&self) -> &str {
+        &self.settings.ipvs_scheduler
     }
 
     /// One line about the configuration, if it is that of the running node proxy.
@@ -214,7 +222,7 @@ pub fn settings(
     configuration.feature_gates.extend(gates.iter().flat_map(|gates| gates.0.clone()));
     let (settings, remarks) = config::resolve(configuration, false)?;
     notices.extend(remarks);
-    if settings.mode != Mode::Nftables {
+    if !matches!(settings.mode, Mode::Nftables | Mode::Ipvs) {
         let message = format!(
             "mode: {}; the result is for nftables, which the node proxy runs instead",
             settings.mode.as_str()
@@ -233,7 +241,7 @@ mod tests {
             node: node.map(str::to_owned),
             config: None,
             feature_gates: None,
-            proxy_mode: ProxyMode::Nftables,
+            proxy_mode: None,
             service_node_port_range: None,
             local_addresses: Vec::new(),
         }

@@ -7,19 +7,23 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clock::Clock;
+use dataplane::backend::NodeBackend;
 use dataplane::conntrack::ConntrackSocket;
+use dataplane::ipvs::{
+    BackendTime, IpvsBackend, IpvsScheduler, IpvsSettings, IpvsSocket, IpvsTimeouts, probe, set_timeouts,
+};
 use dataplane::nftables::NftablesBackend;
 use http::StatusCode;
 
 use kube::Client;
-use model::Notice;
 use model::random::Random;
+use model::{GoDuration, Notice};
 use plan::ledger::ZoneLookup;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::config::NodeSettings;
+use super::config::{Mode, NodeSettings};
 use super::connections::ConnectionLog;
 use super::health::{HealthEndpoint, ProxyHealth};
 use super::metrics::{NodeMetrics, status};
@@ -86,8 +90,7 @@ pub enum RunEnd {
 pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunEnd> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
-    let backend =
-        NftablesBackend::open().context("opening nf_tables over netlink; CAP_NET_ADMIN is required")?;
+    let backend = open_backend(&settings, &options.node, &options.clock)?;
     let mut events = EventRecorder::start(options.client.clone(), &options.node, options.clock.clone());
     options.notices.into_iter().for_each(|notice| events.warn(notice));
     let sysctls = sysctl::wanted(&settings.configuration, sysctl::cpus());
@@ -138,15 +141,16 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         tokio::spawn(reporter.run());
     }
     let watches = Informer::start(&options.client, options.random.clone(), watch_specs(&options.node));
+    let is_ipvs = settings.mode == Mode::Ipvs;
     let parts = SyncLoopParts {
         settings,
         node: options.node,
         shared,
         events,
         programmed,
-        backend: Box::new(backend),
+        backend,
         conntrack: ConntrackSocket::open().ok().map(|socket| Box::new(socket) as _),
-        traffic: traffic::start(&options.clock, zones_of_pods, sums),
+        traffic: traffic::start(&options.clock, is_ipvs, zones_of_pods, sums),
         clock: options.clock.clone(),
     };
     let reconfigured = config_change(options.config_file);
@@ -157,6 +161,62 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         () = reconfigured => Ok(RunEnd::Reconfigured),
         end = run_loop(SyncLoop::new(parts), watches) => end,
     }
+}
+
+/// The backend of the configured mode. Mode ipvs fails where the kernel lacks a module, which the error names: another mode
+/// would not have its schedulers.
+fn open_backend(settings: &NodeSettings, node: &str, clock: &Clock) -> Result<Box<dyn NodeBackend + Send>> {
+    let nft = NftablesBackend::open().context("opening nf_tables over netlink; CAP_NET_ADMIN is required")?;
+    if settings.mode != Mode::Ipvs {
+        return without_ipvs(nft, clock);
+    }
+    let config = &settings.configuration.ipvs;
+    let (mut kernel, scheduler) = open_ipvs(settings)?;
+    let ipvs = IpvsSettings {
+        scheduler,
+        exclude_cidrs: config.exclude_cidrs.iter().filter_map(|text| text.parse().ok()).collect(),
+        node: node.into(),
+    };
+    let seconds =
+        |period: Option<GoDuration>| period.map_or(0, |p| u32::try_from(p.0.as_secs()).unwrap_or(u32::MAX));
+    let timeouts = IpvsTimeouts {
+        tcp: seconds(config.tcp_timeout),
+        tcp_fin: seconds(config.tcp_fin_timeout),
+        udp: seconds(config.udp_timeout),
+    };
+    set_timeouts(&mut kernel, timeouts).context("setting the timeouts of IPVS")?;
+    Ok(Box::new(IpvsBackend::new(nft, Box::new(kernel), ipvs, monotonic(clock))))
+}
+
+/// Opens IPVS; the kernel loads the modules that mode ipvs needs if it can.
+pub fn open_ipvs(settings: &NodeSettings) -> Result<(IpvsSocket, IpvsScheduler)> {
+    let scheduler = settings.configuration.ipvs.scheduler.parse().context("ipvs.scheduler")?;
+    let mut kernel = IpvsSocket::open()?;
+    // Shares that are not equal need wrr.
+    probe(&mut kernel, &[scheduler, IpvsScheduler::Wrr])?;
+    Ok((kernel, scheduler))
+}
+
+/// The nftables backend, beside what mode ipvs left in this kernel: its virtual servers go when their connections have
+/// ended.
+fn without_ipvs(nft: NftablesBackend, clock: &Clock) -> Result<Box<dyn NodeBackend + Send>> {
+    // A kernel without this file has none, and asking it would load the module.
+    let kernel = Path::new("/proc/net/ip_vs").exists().then(IpvsSocket::open);
+    let Some(Ok(kernel)) = kernel else { return Ok(Box::new(nft)) };
+    let mut backend = IpvsBackend::new(nft, Box::new(kernel), IpvsSettings::default(), monotonic(clock));
+    match backend.has_leftovers() {
+        Ok(true) => Ok(Box::new(backend)),
+        Ok(false) => Ok(Box::new(backend.into_nftables())),
+        Err(error) => {
+            tracing::warn!(%error, "cannot look for virtual servers that mode ipvs left");
+            Ok(Box::new(backend.into_nftables()))
+        }
+    }
+}
+
+fn monotonic(clock: &Clock) -> BackendTime {
+    let (clock, start) = (clock.clone(), clock.now());
+    Box::new(move || clock.since(start))
 }
 
 /// Semantics D1: not what another proxy serves, not headless, and of Nodes our own.
@@ -223,7 +283,11 @@ fn serve_all(
     let config = &settings.configuration;
     let servers: [(&'static str, Option<SocketAddr>, AdminRoutes); 2] = [
         ("health", settings.healthz, health_pages(shared, clock)),
-        ("metrics", settings.metrics, metrics_pages(shared, configz.clone(), clock).with_access(access)),
+        (
+            "metrics",
+            settings.metrics,
+            metrics_pages(shared, settings.mode, configz.clone(), clock).with_access(access),
+        ),
     ];
     for (name, address, routes) in servers {
         let Some(address) = address else { continue };
@@ -263,13 +327,14 @@ fn health_pages(shared: &Arc<SharedState>, clock: &Clock) -> AdminRoutes {
         .page("/livez", page(HealthEndpoint::Livez))
 }
 
-fn metrics_pages(shared: &Arc<SharedState>, configz: Value, clock: &Clock) -> AdminRoutes {
+fn metrics_pages(shared: &Arc<SharedState>, mode: Mode, configz: Value, clock: &Clock) -> AdminRoutes {
     let shared = shared.clone();
+    let mode = if mode == Mode::Ipvs { mode.as_str() } else { Mode::Nftables.as_str() };
     let connections = ConnectionLog::new(clock.clone());
     AdminRoutes::default()
         .page("/metrics", move |head| admin_server::metrics(shared.metrics.registry(), head))
         .open_page("/healthz", |_| AdminPage::text(StatusCode::OK, "ok"))
-        .page("/proxyMode", |_| AdminPage::text(StatusCode::OK, "nftables"))
+        .page("/proxyMode", move |_| AdminPage::text(StatusCode::OK, mode))
         .page("/configz", move |_| AdminPage::json(StatusCode::OK, &configz))
         .page("/connections", move |head| connections.page(head.uri.query().unwrap_or_default()))
 }

@@ -24,6 +24,7 @@ use clock::Clock;
 use cluster::{ObjectKind, WatchCache};
 use dataplane::backend::{BackendError, NodeBackend};
 use dataplane::conntrack::ConntrackTable;
+use model::forward::FrontendKind;
 use model::{Family, ForwardingTable, Frontend, Node, Notice, ServiceKey, Timestamp};
 use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check};
 use plan::status::convergence::DurationCounts;
@@ -32,13 +33,13 @@ use tokio::sync::watch;
 use super::config::{Mode, NodeSettings, modes};
 use super::health_check_ports::HealthCheckServers;
 use super::kernel::{RefusedService, apply_deltas};
-use super::local_addresses;
 use super::metrics::{family, local_policy};
 use super::node_events::EventRecorder;
 use super::node_lease::ProgrammedState;
 use super::run::SharedState;
 use super::sync_schedule::{SyncKind, SyncSchedule};
 use super::traffic::{Known, TrafficCounters};
+use super::{local_addresses, sysctl};
 use refused::{LeftOut, RefusedServices};
 use stale_udp::PendingFlows;
 
@@ -116,6 +117,7 @@ pub struct SyncLoop {
     refused: RefusedServices,
     cleanup_at: Option<Instant>,
     has_warned_of_mode: bool,
+    has_warned_of_arp: bool,
     /// Times from changes to the kernel.
     delays: DurationCounts,
 }
@@ -147,6 +149,7 @@ impl SyncLoop {
             pending: Pending { node: true, ..Pending::default() },
             cleanup_at: None,
             has_warned_of_mode: false,
+            has_warned_of_arp: false,
             delays: DurationCounts::default(),
         }
     }
@@ -228,6 +231,10 @@ impl SyncLoop {
                 **pending = config;
             } else {
                 let affected = self.forwarder.set_addresses(config.rules.addresses);
+                if self.settings.mode == Mode::Ipvs {
+                    // Node ports are virtual servers on each address.
+                    self.schedule.request_full();
+                }
                 if !affected.is_empty() {
                     self.pending.services.extend(affected);
                     self.schedule.request_partial();
@@ -324,7 +331,7 @@ impl SyncLoop {
     /// Warns once where another proxy mode is configured, with what differs.
     fn warn_of_mode(&mut self) {
         let mode = self.settings.mode;
-        if mode == Mode::Nftables {
+        if matches!(mode, Mode::Nftables | Mode::Ipvs) {
             return;
         }
         let lines = modes::differences(mode, &self.settings.configuration, self.cache.snapshot());
@@ -502,8 +509,27 @@ impl SyncLoop {
         let notices = services.iter().flat_map(|key| self.forwarder.notices(key)).cloned();
         let notices: Vec<Notice> = notices.collect();
         self.warn_all(&notices);
+        self.warn_of_arp(services);
         self.pending.flows.add_programmed(services);
         self.delete_stale_udp();
+    }
+
+    /// Warns once where load balancer IPs are local to every node and each of them answers ARP requests for them.
+    fn warn_of_arp(&mut self, services: &BTreeSet<ServiceKey>) {
+        if self.settings.mode != Mode::Ipvs || self.has_warned_of_arp || !sysctl::answers_arp() {
+            return;
+        }
+        let table = self.forwarder.table();
+        let is_local =
+            |f: &&Frontend| f.kind == FrontendKind::LoadBalancer && table.node.is_forwarded_by_ipvs(f);
+        let found = services.iter().flat_map(|key| table.frontends(key)).find(is_local);
+        let Some(frontend) = found else { return };
+        let message = format!(
+            "{} of Service {} is local to this node, which answers ARP requests for it: where a load balancer announces addresses by ARP, such as MetalLB in layer 2 mode, set ipvs.strictARP",
+            frontend.address, frontend.port
+        );
+        self.has_warned_of_arp = true;
+        self.events.warn_of_node("ArpForLoadBalancerIPs", message);
     }
 
     fn listen_for_health_checks(&mut self) {

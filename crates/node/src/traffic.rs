@@ -129,10 +129,11 @@ impl Route {
 /// Starts counting. Without conntrack accounting, nothing is counted.
 pub fn start(
     clock: &Clock,
+    is_ipvs: bool,
     zones: watch::Receiver<ZoneLookup>,
     sums: watch::Sender<NodeTraffic>,
 ) -> TrafficCounters {
-    let counts = match ConntrackReader::open() {
+    let counts = match ConntrackReader::open(is_ipvs) {
         Ok(reader) => {
             let counts = Arc::new(Mutex::new(TrafficCounts::default()));
             let theirs = counts.clone();

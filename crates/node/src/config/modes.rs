@@ -1,10 +1,10 @@
-//! Proxy modes, and how nftables differs from a configured iptables or ipvs.
+//! Proxy modes, and how nftables differs from a configured iptables.
 
-use model::{Service, ServiceType, Snapshot, TrafficPolicy};
+use model::{Service, Snapshot};
 
 use super::Configuration;
 
-/// The configured mode. All of these run nftables.
+/// The configured mode. All but ipvs run nftables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Nftables,
@@ -29,9 +29,9 @@ impl Mode {
 pub fn mode(text: &str, strict: bool) -> Result<Mode, String> {
     let mode = match text {
         "nftables" => return Ok(Mode::Nftables),
+        "ipvs" => return Ok(Mode::Ipvs),
         "" => Mode::Default,
         "iptables" => Mode::Iptables,
-        "ipvs" => Mode::Ipvs,
         "kernelspace" | "winkernel" => {
             return Err(format!(
                 "mode: {text} is for Windows nodes, which are not supported; see docs/decisions/011-linux-only.md"
@@ -46,7 +46,7 @@ pub fn mode(text: &str, strict: bool) -> Result<Mode, String> {
             format!("{text} is configured")
         };
         return Err(format!(
-            "mode: {asked}, only nftables is implemented, and --strict-mode forbids running it instead"
+            "mode: {asked}, only nftables and ipvs are implemented, and --strict-mode forbids running nftables instead"
         ));
     }
     Ok(mode)
@@ -68,13 +68,9 @@ pub fn differences(mode: Mode, config: &Configuration, snapshot: &Snapshot) -> V
         }
     };
     let has_node_port = |s: &Service| s.ports.iter().any(|port| port.node_port.is_some());
-    let is_local = |s: &Service| {
-        s.internal_policy == TrafficPolicy::Local
-            || (s.external_policy == TrafficPolicy::Local && s.kind != ServiceType::ClusterIp)
-    };
     let has_ranges = |s: &Service| !s.source_ranges.is_empty();
     match mode {
-        Mode::Nftables => return lines,
+        Mode::Nftables | Mode::Ipvs => return lines,
         Mode::Default | Mode::Iptables => {
             if config.iptables.localhost_node_ports != Some(false) {
                 say("node ports are not served on 127.0.0.1", of(&has_node_port));
@@ -87,20 +83,6 @@ pub fn differences(mode: Mode, config: &Configuration, snapshot: &Snapshot) -> V
             if !config.conntrack.tcp_be_liberal {
                 lines.push("packets that belong to no connection are not dropped; on kernels before 6.1 set conntrack.tcpBeLiberal".to_owned());
             }
-        }
-        Mode::Ipvs => {
-            say(
-                "traffic with policy Local is dropped where this node has no endpoint, instead of going to other nodes",
-                of(&is_local),
-            );
-            say(
-                "a client keeps its endpoint across all addresses of the Service",
-                of(&|s| s.affinity_seconds.is_some()),
-            );
-            if !matches!(config.ipvs.scheduler.as_str(), "" | "rr") {
-                lines.push(format!("endpoints are chosen at random, not by {}", config.ipvs.scheduler));
-            }
-            lines.push("no interface has the cluster IPs, so they do not answer ping".to_owned());
         }
     }
     lines.push("ports that a Service does not have are refused on its cluster IP, and unassigned addresses of ServiceCIDRs are dropped".to_owned());
