@@ -74,7 +74,10 @@ pub(super) fn kube_proxy_leftovers() -> (Vec<String>, Vec<String>) {
     iptables::remove(true, &mut report);
     ipvs::remove(true, &mut report);
     nftables::report_rest(&mut report);
-    let is_zonewards = |l: &Leftover| l.name.ends_with("zoneward") || l.name.ends_with("zoneward-mesh");
+    let is_zonewards = |l: &Leftover| {
+        let of_ipvs = ["virtual server", "local route"].contains(&l.what);
+        of_ipvs || l.name.ends_with("zoneward") || l.name.ends_with("zoneward-mesh")
+    };
     let mut found: Vec<String> = Vec::new();
     let chains =
         report.failed.iter().filter(|(l, _)| l.what == "iptables chain" && !l.name.ends_with(": any"));
