@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use dataplane::backend::{NodeBackend, PacketTrace, TracedVerdict};
 use dataplane::ipvs::fake::FakeIpvs;
-use dataplane::ipvs::{IpvsBackend, IpvsKernel, IpvsSettings, IpvsSocket};
+use dataplane::ipvs::{IpvsBackend, IpvsKernel, IpvsScheduler, IpvsSettings, IpvsSocket};
 use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
 use model::forward::{self, ForwardingDecision, PacketVerdict, TrafficClass};
@@ -37,7 +37,8 @@ pub fn run(args: &TracePacket) -> Result<bool> {
     let mut loaded = LoadedObjects::read(&choice.input(&args.input))?;
     let mut node = NodeWorld::new(&choice, &loaded)?;
     loaded.notices.append(&mut node.notices);
-    let mut backend = if args.live { live(&node)? } else { offline(&node)? };
+    let scheduler = choice.ipvs_scheduler().parse().context("ipvs.scheduler")?;
+    let mut backend = if args.live { live(&node)? } else { offline(&node, scheduler)? };
     let traces = trace(&packets, &mut *backend, &node, &loaded)?;
     match args.output.format {
         Format::Table => {
@@ -65,10 +66,10 @@ fn packets(args: &TracePacket) -> Result<Vec<forward::FirstPacket>> {
 }
 
 /// Fake kernels with the rules of these objects.
-fn offline(node: &NodeWorld) -> Result<Box<dyn NodeBackend>> {
+fn offline(node: &NodeWorld, scheduler: IpvsScheduler) -> Result<Box<dyn NodeBackend>> {
     let nft = NftablesBackend::new(Box::new(FakeKernel::new()));
     let mut backend: Box<dyn NodeBackend> = match is_ipvs(node) {
-        true => Box::new(ipvs(nft, FakeIpvs::new(&node.table.node.addresses))),
+        true => Box::new(ipvs(nft, FakeIpvs::new(&node.table.node.addresses), scheduler)),
         false => Box::new(nft),
     };
     backend
@@ -82,7 +83,7 @@ fn live(node: &NodeWorld) -> Result<Box<dyn NodeBackend>> {
     let nft = NftablesBackend::open()
         .context("opening a netlink socket; reading the rules of the kernel requires NET_ADMIN")?;
     Ok(match is_ipvs(node) {
-        true => Box::new(ipvs(nft, IpvsSocket::open()?)),
+        true => Box::new(ipvs(nft, IpvsSocket::open()?, IpvsScheduler::default())),
         false => Box::new(nft),
     })
 }
@@ -91,9 +92,14 @@ fn is_ipvs(node: &NodeWorld) -> bool {
     node.table.node.ipvs_sources.is_some()
 }
 
-/// Which real server a scheduler would choose is not traced, so that the scheduler and the time do not matter.
-fn ipvs(nft: NftablesBackend, kernel: impl IpvsKernel + Send + 'static) -> IpvsBackend {
-    IpvsBackend::new(nft, Box::new(kernel), IpvsSettings::default(), Box::new(|| Duration::ZERO))
+/// Time does not matter: no connection is open in a trace.
+fn ipvs(
+    nft: NftablesBackend,
+    kernel: impl IpvsKernel + Send + 'static,
+    scheduler: IpvsScheduler,
+) -> IpvsBackend {
+    let settings = IpvsSettings { scheduler, ..IpvsSettings::default() };
+    IpvsBackend::new(nft, Box::new(kernel), settings, Box::new(|| Duration::ZERO))
 }
 
 struct Trace<'a> {
