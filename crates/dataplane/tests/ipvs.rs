@@ -208,7 +208,7 @@ fn a_service_is_virtual_servers_a_local_range_and_rules() {
     let reals = "rr 10.1.0.1:8080=1 10.1.0.2:8080=1 10.1.0.3:8080=1";
     let listing: Vec<(String, String)> = machine.listing().into_iter().collect();
     let expected =
-        ["TCP 10.96.0.1:80", "TCP 192.0.2.80:80", "TCP 198.51.100.1:30000", "TCP 198.51.101.1:30000"];
+        ["TCP 10.96.0.1:80", "TCP 192.0.2.80:80", "TCP 198.51.100.1:31000", "TCP 198.51.101.1:31000"];
     assert_eq!(listing, expected.map(|key| (key.to_owned(), reals.to_owned())));
     let routes: Vec<String> =
         machine.ipvs.lock().unwrap().routes().iter().map(|r| format!("{} {:?}", r.range, r.source)).collect();
@@ -432,7 +432,7 @@ fn external_changes_are_repaired_and_weights_compared_at_every_sync() {
 fn only_our_virtual_servers_go() {
     let table = TestService { pods: 1, ..TestService::default() }.table();
     let machine = Machine::of(&table);
-    let foreign = [key("203.0.113.9", 80), key("203.0.113.9", 30_000), key("10.96.7.7", 80)];
+    let foreign = [key("203.0.113.9", 80), key("203.0.113.9", 31_000), key("10.96.7.7", 80)];
     for key in foreign {
         machine.ipvs.lock().unwrap().apply(IpvsChange::NewServer(key, plain("wlc"))).unwrap();
     }

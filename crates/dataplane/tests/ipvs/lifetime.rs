@@ -6,11 +6,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use dataplane::backend::{CleanupScope, NodeBackend};
+use dataplane::conntrack::{AccountedEntry, ConntrackSocket};
 use dataplane::ipvs::{
     IpvsBackend, IpvsChange, IpvsScheduler, IpvsSettings, IpvsSocket, VirtualServer, probe, server_counts,
 };
 use model::forward::FirstPacket;
-use model::{ForwardingTable, Protocol};
+use model::{Family, ForwardingTable, Protocol};
 
 use super::connect::{Hope, Seen, open};
 use super::machine::{Machine, change, listing};
@@ -60,7 +61,7 @@ pub(crate) fn say(step: &str, start: std::time::Instant) {
 pub(crate) fn schedulers_weights_and_lifetimes(site: &Site, machine: &Machine, start: std::time::Instant) {
     // The random clusters had other ranges.
     machine.backend().cleanup(CleanupScope::Zoneward, false).unwrap();
-    let steps: [Step; 9] = [
+    let steps: [Step; 11] = [
         ("probe", |_, _| probe(&mut IpvsSocket::open().unwrap(), &IpvsScheduler::ALL).unwrap()),
         ("schedulers", schedulers),
         ("weights", weights),
@@ -69,6 +70,8 @@ pub(crate) fn schedulers_weights_and_lifetimes(site: &Site, machine: &Machine, s
         ("affinity", affinity),
         ("node ports, load balancer IPs and counts", places_and_counts),
         ("restart", restart),
+        ("another mode", another_mode),
+        ("to mode nftables and back", to_nftables_and_back),
         ("cleanup beside a foreign virtual server", cleanup),
     ];
     for (name, step) in steps {
@@ -128,6 +131,25 @@ fn echo(stream: &mut TcpStream, word: &[u8]) {
 /// A connection to the cluster IP that stays open.
 fn hold(site: &Site) -> (SocketAddr, TcpStream) {
     site.others.within(|| open(CLUSTER_IP.parse().unwrap()).unwrap())
+}
+
+/// Another mode takes over: open connections go on, and nothing is left when they have ended.
+fn another_mode(site: &Site, machine: &Machine) {
+    machine.backend().load(&only_cluster_ip(2).table()).unwrap();
+    let (_, mut stream) = hold(site);
+    let mut left = machine.backend();
+    assert!(left.retire().unwrap().is_none(), "a connection is open");
+    echo(&mut stream, b"still here");
+    // A new process knows which are ours by the route.
+    let mut left = machine.backend();
+    assert!(left.has_leftovers().unwrap());
+    assert!(left.retire().unwrap().is_none());
+    echo(&mut stream, b"still here");
+    machine.pass(15 * 60);
+    assert!(left.retire().unwrap().is_some());
+    let held = listing();
+    assert!(held.iter().all(|line| !line.contains("0A60")), "{held:?}");
+    assert!(!left.has_leftovers().unwrap());
 }
 
 /// A table of two pods, and one without that which an open connection has.
@@ -197,9 +219,8 @@ fn places_and_counts(site: &Site, machine: &Machine) {
         into.extend(counts.into_iter().map(|count| ((count.frontend, count.endpoint), count.connections)));
     };
     read(&mut counters);
-    // A real server that was deleted with open connections comes back with its counters.
     let before = counters.clone();
-    for place in ["198.51.100.1:30000", "192.0.2.80:80"] {
+    for place in ["198.51.100.1:31000", "192.0.2.80:80"] {
         for _ in 0..4 {
             ask(site, Protocol::Tcp, place);
         }
@@ -216,8 +237,20 @@ fn places_and_counts(site: &Site, machine: &Machine) {
         let of_place = new.iter().filter(|((frontend, _), _)| *frontend == place.parse().unwrap());
         of_place.map(|(_, count)| *count).collect::<Vec<u64>>()
     };
-    assert_eq!((of("198.51.100.1:30000"), of("192.0.2.80:80")), (vec![2, 2], vec![2, 2]));
+    assert_eq!((of("198.51.100.1:31000"), of("192.0.2.80:80")), (vec![2, 2], vec![2, 2]));
     assert_eq!(of(CLUSTER_IP), [0, 0]);
+    // Bytes are counted by conntrack, whose entries name the endpoint.
+    let mut endpoints = BTreeMap::new();
+    let mut take = |account: AccountedEntry| {
+        if account.entry.dst == "192.0.2.80:80".parse().unwrap() {
+            *endpoints.entry(account.entry.reply_src.to_string()).or_insert(0) += 1;
+        }
+    };
+    ConntrackSocket::open().unwrap().accounts(Family::V4, &mut take).unwrap();
+    assert_eq!(
+        endpoints.into_iter().collect::<Vec<_>>(),
+        [("10.1.0.1:8080".into(), 2), ("10.1.0.2:8080".to_owned(), 2)]
+    );
     // Other ports of a load balancer IP do not reach servers of the node itself.
     let listener = std::net::TcpListener::bind("0.0.0.0:2222").unwrap();
     let packet = FirstPacket {
@@ -243,17 +276,48 @@ fn restart(site: &Site, machine: &Machine) {
     echo(&mut stream, b"still here");
 }
 
+/// Connections stay open, and new ones are answered in between.
+fn to_nftables_and_back(site: &Site, machine: &Machine) {
+    let ipvs = only_cluster_ip(2).table();
+    let mut nftables = ipvs.clone();
+    nftables.node.ipvs_sources = None;
+    machine.backend().load(&ipvs).unwrap();
+    let (_, mut by_ipvs) = hold(site);
+    let mut leaving = machine.backend();
+    assert!(leaving.has_leftovers().unwrap());
+    leaving.load(&nftables).unwrap();
+    echo(&mut by_ipvs, b"still here");
+    let (_, mut by_rules) = hold(site);
+    echo(&mut by_rules, b"here");
+    leaving.reconcile(&nftables).unwrap();
+    echo(&mut by_ipvs, b"still here");
+    let mut back = machine.backend();
+    back.load(&ipvs).unwrap();
+    for stream in [&mut by_ipvs, &mut by_rules] {
+        echo(stream, b"still here");
+    }
+    assert_eq!(counts(&spread(site, 4)), [2, 2]);
+    drop(by_ipvs);
+    leaving = machine.backend();
+    leaving.load(&nftables).unwrap();
+    machine.pass(15 * 60);
+    leaving.reconcile(&nftables).unwrap();
+    assert!(!leaving.has_leftovers().unwrap(), "{:?}", listing());
+    echo(&mut by_rules, b"still here");
+}
+
 fn cleanup(_: &Site, machine: &Machine) {
     let foreign = VirtualServer { scheduler: "wlc".into(), flags: 0, persistence: None };
     for address in ["203.0.113.77", "10.97.0.1"] {
-        change(&IpvsChange::NewServer(key(address, 30_000), foreign.clone()));
+        change(&IpvsChange::NewServer(key(address, 31_000), foreign.clone()));
     }
     let mut backend = machine.backend();
     backend.load(&TestService { pods: 3, ..TestService::default() }.table()).unwrap();
     let deleted = backend.cleanup(CleanupScope::Zoneward, false).unwrap();
     assert!(deleted.iter().all(|item| item.error.is_none()), "{deleted:?}");
-    let left = listing();
-    assert_eq!(left, ["TCP 0A610001:7530 wlc", "TCP CB00714D:7530 wlc"], "only what another program made");
+    let mut left = listing();
+    left.sort();
+    assert_eq!(left, ["TCP 0A610001:7918 wlc", "TCP CB00714D:7918 wlc"], "only what another program made");
     let routes = super::namespace::run("ip", &["route", "show", "table", "local", "proto", "90"]);
     assert_eq!(routes, "");
 }

@@ -95,7 +95,8 @@ impl TestService {
             source_ranges: None,
         };
         let balanced = FrontendAddress::new([192, 0, 2, 80].into(), self.protocol, 80);
-        let node_port = FrontendAddress::node_port(Family::V4, self.protocol, 30_000);
+        // Not one of the random clusters: a real server that was deleted with open connections keeps its counters.
+        let node_port = FrontendAddress::node_port(Family::V4, self.protocol, 31_000);
         let mut frontends = vec![frontend(port.cluster_address(), FrontendKind::ClusterIp)];
         if self.ports {
             frontends.push(frontend(balanced, FrontendKind::LoadBalancer));

@@ -18,7 +18,7 @@ use dataplane::iptables::commands::{IptablesFlavour, IptablesPrograms};
 use dataplane::iptables::fake::FakeIptables;
 use dataplane::iptables::render::KernelFeatures;
 use dataplane::ipvs::fake::FakeIpvs;
-use dataplane::ipvs::{IpvsBackend, IpvsKernel, IpvsSettings, IpvsSocket};
+use dataplane::ipvs::{IpvsBackend, IpvsKernel, IpvsScheduler, IpvsSettings, IpvsSocket};
 use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
 use model::forward::{self, ForwardingDecision, ForwardingMode, PacketVerdict, TrafficClass};
@@ -41,7 +41,8 @@ pub fn run(args: &TracePacket) -> Result<bool> {
     let mut loaded = LoadedObjects::read(&choice.input(&args.input))?;
     let mut node = NodeWorld::new(&choice, &loaded)?;
     loaded.notices.append(&mut node.notices);
-    let mut backend = if args.live { live(&node)? } else { offline(&node)? };
+    let scheduler = choice.ipvs_scheduler().parse().context("ipvs.scheduler")?;
+    let mut backend = if args.live { live(&node)? } else { offline(&node, scheduler)? };
     let traces = trace(&packets, &mut *backend, &node, &loaded)?;
     match args.output.format {
         Format::Table => {
@@ -69,7 +70,7 @@ fn packets(args: &TracePacket) -> Result<Vec<forward::FirstPacket>> {
 }
 
 /// Fake kernels with the rules of these objects.
-pub(crate) fn offline(node: &NodeWorld) -> Result<Box<dyn NodeBackend>> {
+pub(crate) fn offline(node: &NodeWorld, scheduler: IpvsScheduler) -> Result<Box<dyn NodeBackend>> {
     let nft = || NftablesBackend::new(Box::new(FakeKernel::new()));
     let mut backend: Box<dyn NodeBackend> = match node.table.node.mode {
         ForwardingMode::Iptables => {
@@ -77,7 +78,7 @@ pub(crate) fn offline(node: &NodeWorld) -> Result<Box<dyn NodeBackend>> {
             Box::new(IptablesBackend::new(Box::new(fake), KernelFeatures::default()))
         }
         ForwardingMode::Nftables if is_ipvs(node) => {
-            Box::new(ipvs(nft(), FakeIpvs::new(&node.table.node.addresses)))
+            Box::new(ipvs(nft(), FakeIpvs::new(&node.table.node.addresses), scheduler))
         }
         ForwardingMode::Nftables => Box::new(nft()),
     };
@@ -96,7 +97,7 @@ fn live(node: &NodeWorld) -> Result<Box<dyn NodeBackend>> {
     let nft = NftablesBackend::open()
         .context("opening a netlink socket; reading the rules of the kernel requires NET_ADMIN")?;
     Ok(match is_ipvs(node) {
-        true => Box::new(ipvs(nft, IpvsSocket::open()?)),
+        true => Box::new(ipvs(nft, IpvsSocket::open()?, IpvsScheduler::default())),
         false => Box::new(nft),
     })
 }
@@ -105,9 +106,14 @@ fn is_ipvs(node: &NodeWorld) -> bool {
     node.table.node.ipvs_sources.is_some()
 }
 
-/// Which real server a scheduler would choose is not traced, so that the scheduler and the time do not matter.
-fn ipvs(nft: NftablesBackend, kernel: impl IpvsKernel + Send + 'static) -> IpvsBackend {
-    IpvsBackend::new(nft, Box::new(kernel), IpvsSettings::default(), Box::new(|| Duration::ZERO))
+/// Time does not matter: no connection is open in a trace.
+fn ipvs(
+    nft: NftablesBackend,
+    kernel: impl IpvsKernel + Send + 'static,
+    scheduler: IpvsScheduler,
+) -> IpvsBackend {
+    let settings = IpvsSettings { scheduler, ..IpvsSettings::default() };
+    IpvsBackend::new(nft, Box::new(kernel), settings, Box::new(|| Duration::ZERO))
 }
 
 struct Trace<'a> {
