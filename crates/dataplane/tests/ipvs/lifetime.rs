@@ -10,6 +10,10 @@ use dataplane::conntrack::{AccountedEntry, ConntrackSocket};
 use dataplane::ipvs::{
     IpvsBackend, IpvsChange, IpvsScheduler, IpvsSettings, IpvsSocket, VirtualServer, probe, server_counts,
 };
+use dataplane::nfnetlink::NetlinkSocket;
+use dataplane::nftables::apply::apply_diff;
+use dataplane::nftables::ir::Ruleset;
+use dataplane::nftables::sidecar_redirect::{self, SidecarRedirect};
 use model::forward::FirstPacket;
 use model::{Family, ForwardingTable, Protocol};
 
@@ -133,8 +137,13 @@ fn hold(site: &Site) -> (SocketAddr, TcpStream) {
     site.others.within(|| open(CLUSTER_IP.parse().unwrap()).unwrap())
 }
 
-/// Another mode takes over: open connections go on, and nothing is left when they have ended.
+/// Mode iptables takes over: open connections go on, and nothing is left when they have ended. Its part here is a chain of
+/// type nat, without which the kernel no longer translates addresses.
 fn another_mode(site: &Site, machine: &Machine) {
+    let redirect = SidecarRedirect { services: &[], port: 1, uid: None };
+    let (none, chain) = (Ruleset::default(), sidecar_redirect::render(&redirect));
+    let mut nft = NetlinkSocket::open().unwrap();
+    apply_diff(&mut nft, &none, &chain).unwrap();
     machine.backend().load(&only_cluster_ip(2).table()).unwrap();
     let (_, mut stream) = hold(site);
     let mut left = machine.backend();
@@ -150,6 +159,7 @@ fn another_mode(site: &Site, machine: &Machine) {
     let held = listing();
     assert!(held.iter().all(|line| !line.contains("0A60")), "{held:?}");
     assert!(!left.has_leftovers().unwrap());
+    apply_diff(&mut nft, &chain, &none).unwrap();
 }
 
 /// A table of two pods, and one without that which an open connection has.
