@@ -4,6 +4,7 @@
 //! The controller's certificate may be self-signed; the annotation has its digest, and only the leader writes the Lease.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,12 +103,20 @@ pub struct LedgerClient {
     connection: Connection,
     /// Namespace and name of the leader's Lease.
     lease: (String, String),
+    /// Where to report to instead of what the Lease says.
+    socket: Option<LedgerAddress>,
     leader: Option<LedgerAddress>,
 }
 
 impl LedgerClient {
     pub fn new(client: Client, connection: Connection, lease: (String, String)) -> Self {
-        Self { client, connection, lease, leader: None }
+        Self { client, connection, lease, socket: None, leader: None }
+    }
+
+    /// Reports to a unix socket, and reads no Lease.
+    pub fn to_socket(client: Client, connection: Connection, path: &Path) -> Self {
+        let socket = Some(LedgerAddress::Unix(path.display().to_string()));
+        Self { socket, ..Self::new(client, connection, Default::default()) }
     }
 
     /// Sends a report. After an error the next one goes to the leader of then.
@@ -121,7 +130,7 @@ impl LedgerClient {
     }
 
     async fn send_now(&mut self, report: &TrafficReport) -> Result<TrafficReply> {
-        let address = match self.leader.clone() {
+        let address = match self.leader.clone().or_else(|| self.socket.clone()) {
             Some(address) => address,
             None => self.find_leader().await?,
         };

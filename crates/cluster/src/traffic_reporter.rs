@@ -1,5 +1,6 @@
 //! Reports of a process' traffic to the leading controller: cumulative sums, so that a lost report loses nothing.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use clock::Clock;
@@ -27,6 +28,11 @@ pub trait ReportedTraffic: Send {
 
     /// Takes the zones of pods from the controller.
     fn set_pod_zones(&mut self, zones: PodZones);
+
+    /// Addresses that its connections come from, if no node shall count them.
+    fn addresses(&self) -> Vec<IpAddr> {
+        Vec::new()
+    }
 
     /// Counts a report.
     fn reported(&mut self, is_accepted: bool);
@@ -64,6 +70,7 @@ impl TrafficReporter {
                     rows,
                     gaps,
                     pod_zones_version: self.source.pod_zones_version(),
+                    addresses: self.source.addresses(),
                 };
                 let sent = self.client.send(&report).await;
                 self.source.reported(sent.is_ok());

@@ -20,6 +20,7 @@ pub mod metrics;
 pub mod node_leases;
 mod observations;
 mod plan_counts;
+mod signal_metrics;
 pub mod slice_reconciler;
 pub mod slice_writes;
 pub mod status_board;
@@ -151,6 +152,7 @@ pub async fn run(
                 running.reconciler.tick(now);
                 running.reconciler.evaluate_more(&running.traffic, now);
                 running.reconciler.compare_with_plan(&running.traffic, now);
+                running.reconciler.publish_signals(&running.traffic, now);
                 config.ledger.iter().for_each(|ledger| ledger.read_nodes(running.reconciler.snapshot()));
             }
             () = tokio::time::sleep_until(due.into()) => {}

@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicU64;
 
 use plan::hints::{Mechanism, SAFEGUARDS};
-use plan::status::ConvergenceFigures;
+use plan::status::{ConvergenceFigures, StatusSignals};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,6 +13,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use super::last_sync::ServiceCounts;
+use super::signal_metrics::SignalMetrics;
 use super::slice_writes::WrittenSlices;
 use cluster::admin_server::UnsuffixedCounter;
 
@@ -99,6 +100,7 @@ pub struct ControllerMetrics {
     events: Family<ResultLabel, Counter>,
     queue_depth: Gauge,
     convergence: Family<ConvergenceLabels, Gauge<f64, AtomicU64>>,
+    signals: SignalMetrics,
 }
 
 impl Default for ControllerMetrics {
@@ -121,6 +123,7 @@ impl Default for ControllerMetrics {
             events: Family::default(),
             queue_depth: Gauge::default(),
             convergence: Family::default(),
+            signals: SignalMetrics::default(),
         };
         metrics.prepare();
         metrics
@@ -241,6 +244,7 @@ impl ControllerMetrics {
             "Time from a Pod's readiness to its EndpointSlice and to the kernels of the nodes",
             self.convergence.clone(),
         );
+        registry.register_collector(Box::new(self.signals.clone()));
     }
 
     /// Replaces the contribution of a Service to the gauges.
@@ -312,6 +316,11 @@ impl ControllerMetrics {
                 }
             }
         }
+    }
+
+    /// Replaces the figures of the status report.
+    pub fn set_signals(&self, signals: StatusSignals) {
+        self.signals.set(signals);
     }
 
     pub fn set_queue_depth(&self, services: usize) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::{Service, ServiceKey};
 use plan::hints::Condition;
-use plan::status::{Observation, agreement, observed_condition};
+use plan::status::{Observation, agreement, not_compared_condition, observed_condition};
 use plan::work_queue::MonotonicTime;
 use tracing::info;
 
@@ -26,8 +26,11 @@ pub(crate) struct Observations {
 }
 
 impl Observations {
-    /// The condition of a Service, once known.
+    /// The condition of a Service, once known. A Service that gained session affinity has an unknown one.
     pub fn condition(&self, service: &Service) -> Option<Condition> {
+        if !Observation::applies(service) {
+            return not_compared_condition(service);
+        }
         observed_condition(self.by_service.get(&service.key)?)
     }
 
@@ -54,7 +57,11 @@ impl SliceReconciler {
             let Some(service) = snapshot.service(&key) else { continue };
             let last = self.last_syncs.get(&key).filter(|last| last.requested);
             let is_stable = last.is_some_and(|last| last.revision.1.after(STABLE) <= now);
-            if !is_stable || self.is_unacknowledged(&key) || !Observation::applies(service) {
+            if !Observation::applies(service) {
+                self.observations.forget(&key);
+                continue;
+            }
+            if !is_stable || self.is_unacknowledged(&key) {
                 continue;
             }
             let Some(evaluator) = self.evaluations.evaluator(snapshot) else { return };
@@ -187,5 +194,57 @@ mod tests {
         });
         let turns: Vec<Value> = turns.map(|condition| condition["status"].clone()).collect();
         assert_eq!(turns, ["True"]);
+    }
+
+    #[test]
+    fn the_condition_of_a_service_that_gains_session_affinity_is_unknown() {
+        let mut reconciler = reconciler();
+        assert_eq!(written(&mut reconciler, at(0)), None);
+        let condition = "zoneward.dev/TrafficDistributionObserved";
+        let mut service = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "service-1"},
+            "spec": {"selector": {"app": "web"}, "clusterIPs": ["10.96.0.1"], "ipFamilies": ["IPv4"],
+                "trafficDistribution": "PreferSameZone",
+                "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}});
+        let mut apply = |service: &Value, seconds| {
+            let object = serde_json::from_str(&service.to_string()).expect("an object");
+            reconciler.observe(InformerEvent::Applied(ObjectKind::Service, object), at(seconds));
+            written(&mut reconciler, at(seconds))
+        };
+        service["status"] = json!({"conditions": [{"type": condition, "status": "True", "reason": "AsPlanned",
+            "message": "Words.", "lastTransitionTime": "2026-11-17T08:00:00Z"}]});
+        assert_eq!(apply(&service, 60), None, "it stands");
+        service["spec"]["sessionAffinity"] = "ClientIP".into();
+        let unknown = apply(&service, 120).expect("it turns");
+        assert_eq!((&unknown["status"], &unknown["reason"]), (&json!("Unknown"), &json!("NotCompared")));
+    }
+
+    #[test]
+    fn metrics_of_services_are_of_the_leader_alone() {
+        let mut reconciler = reconciler();
+        let away = traffic(&[("za", "zb", 500), ("zb", "zb", 500)]);
+        let mut registry = prometheus_client::registry::Registry::default();
+        reconciler.metrics.register(&mut registry);
+        let text = || {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).expect("a text");
+            text
+        };
+        reconciler.publish_signals(&away, at(60));
+        let labels = r#"{namespace="shop",service="web"}"#;
+        for line in [
+            format!("zoneward_service_in_zone_ratio{labels} 0.5"),
+            format!("zoneward_service_planned_in_zone_ratio{labels} 1.0"),
+            format!("zoneward_service_honored{labels} 1.0"),
+            "zoneward_services_not_honored 0.0".to_owned(),
+        ] {
+            assert!(text().contains(&line), "{line}\n{}", text());
+        }
+        reconciler.stand_by();
+        reconciler.publish_signals(&away, at(61));
+        assert!(
+            !text().contains(labels) && text().contains("zoneward_services_not_honored 0.0"),
+            "{}",
+            text()
+        );
     }
 }

@@ -69,7 +69,7 @@ pub struct SliceReconciler {
     pub(crate) synced: bool,
     pub(crate) leading: bool,
     competing_slice: Option<ObjectKey>,
-    metrics: ControllerMetrics,
+    pub(crate) metrics: ControllerMetrics,
     pub(crate) evaluations: Evaluations,
     pub(crate) observations: Observations,
     /// Times from changes of Pods to the written slices.

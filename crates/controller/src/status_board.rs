@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use model::{Name, Node, Service, ServiceKey, Slice, Snapshot};
 use plan::ledger::{TrafficMinute, TrafficOwner, TrafficSums, ZonePairTraffic};
-use plan::status::{self, ServiceEvaluation, ServiceView, StatusInput, StatusReport, WhatIfView};
+use plan::status::{
+    self, ServiceEvaluation, ServiceView, StatusInput, StatusReport, StatusSignals, WhatIfView,
+};
 use plan::what_if::{DemandBasis, WhatIfEvaluator};
 use plan::work_queue::MonotonicTime;
 use tokio::sync::{mpsc, oneshot};
@@ -35,6 +37,8 @@ const EVALUATED_PER_TICK: usize = 50;
 const INTEREST: Duration = Duration::from_secs(60);
 /// How often demand is compared while all Services are evaluated.
 const DEMAND_PERIOD: Duration = Duration::from_secs(10);
+/// Interval between updates of the metrics.
+const SIGNALS_INTERVAL: Duration = Duration::from_secs(15);
 /// The window of rates and shares.
 pub const WINDOW: Duration = Duration::from_secs(3_600);
 /// Demand is compared in these parts of the Service's traffic.
@@ -71,6 +75,10 @@ impl LedgerView {
 
     fn history(&self, owner: Option<&TrafficOwner>) -> Vec<TrafficMinute> {
         self.history.as_ref().map(|history| history(owner)).unwrap_or_default()
+    }
+
+    fn price(&self, from: &str, to: &str) -> Option<f64> {
+        self.price.as_ref().and_then(|price| price(from, to))
     }
 
     pub fn sums(&self, window: Duration) -> Option<TrafficSums> {
@@ -227,6 +235,8 @@ pub(crate) struct Evaluations {
     asked: Option<MonotonicTime>,
     /// When nothing was left to evaluate; demand is looked at again after [`DEMAND_PERIOD`].
     settled: Option<MonotonicTime>,
+    /// When the metrics were updated.
+    published: Option<MonotonicTime>,
 }
 
 /// The facts of a node that an evaluation depends on.
@@ -241,7 +251,7 @@ impl Evaluations {
     }
 
     pub fn clear(&mut self) {
-        *self = Self { asked: self.asked, ..Self::default() };
+        *self = Self { asked: self.asked, published: self.published, ..Self::default() };
     }
 
     pub fn get(&self, key: &ServiceKey) -> Option<&ServiceEvaluation> {
@@ -258,7 +268,8 @@ impl Evaluations {
         let facts: Vec<NodeFacts> = snapshot.nodes().values().map(node_facts).collect();
         if self.evaluator.as_ref().is_none_or(|(known, _)| *known != facts) {
             let evaluator = WhatIfEvaluator::new(snapshot.nodes(), DemandBasis::Cpu);
-            *self = Self { evaluator: Some((facts, evaluator)), asked: self.asked, ..Self::default() };
+            self.clear();
+            self.evaluator = Some((facts, evaluator));
         }
         self.evaluator.as_ref().map(|(_, evaluator)| evaluator)
     }
@@ -272,6 +283,18 @@ impl Evaluations {
         first: Option<&ServiceKey>,
         budget: usize,
     ) -> usize {
+        self.refresh_where(snapshot, rows, first, budget, |_| true)
+    }
+
+    /// Likewise, of the Services that are wanted.
+    fn refresh_where(
+        &mut self,
+        snapshot: &Snapshot,
+        rows: &BTreeMap<ServiceKey, &[ZonePairTraffic]>,
+        first: Option<&ServiceKey>,
+        budget: usize,
+        is_wanted: impl Fn(&ServiceKey) -> bool,
+    ) -> usize {
         self.evaluator(snapshot);
         let Some((_, evaluator)) = &self.evaluator else { return 0 };
         let mut due: Vec<(u64, &Service, &[Slice])> = Vec::new();
@@ -279,7 +302,7 @@ impl Evaluations {
             let traffic = rows.get(&service.key).copied().unwrap_or_default();
             // Services that nodes do not proxy have a demand and no evaluation.
             let is_valid = self.demands.get(&service.key).is_some_and(|known| *known == parts(traffic));
-            if is_valid {
+            if is_valid || !is_wanted(&service.key) {
                 continue;
             }
             let bytes = traffic.iter().fold(0_u64, |sum, pair| sum.saturating_add(pair.bytes));
@@ -345,20 +368,7 @@ impl SliceReconciler {
         let snapshot = self.cache.snapshot();
         let budget = query.evaluations.unwrap_or(EVALUATED_PER_REQUEST);
         self.evaluations.refresh(snapshot, &rows, named.as_ref(), budget);
-        let price = |from: &str, to: &str| traffic.price.as_ref().and_then(|price| price(from, to));
-        let (nodes, nodes_without_proxy) = self.node_states(now);
-        let mut report = status::report(StatusInput {
-            services: snapshot.services().collect(),
-            evaluations: &self.evaluations.kept,
-            traffic: sums.as_ref(),
-            price: &price,
-            currency: "USD",
-            nodes,
-            nodes_without_proxy,
-            convergence: status::ConvergenceFigures::new(&self.slice_delays, &self.leases.kernel_delays()),
-            namespace: query.namespace.as_deref(),
-            name: query.name.as_deref(),
-        });
+        let mut report = self.report(query, sums.as_ref(), traffic, now);
         report.detail = named.and_then(|key| {
             let service = snapshot.service(&key)?;
             let evaluation = self.evaluations.get(&key);
@@ -366,6 +376,48 @@ impl SliceReconciler {
             Some(status::detail(service, snapshot.slices(&key), snapshot.nodes(), evaluation, traffic))
         });
         report
+    }
+
+    fn report(
+        &self,
+        query: &StatusQuery,
+        sums: Option<&TrafficSums>,
+        traffic: &LedgerView,
+        now: MonotonicTime,
+    ) -> StatusReport {
+        let (nodes, nodes_without_proxy) = self.node_states(now);
+        status::report(StatusInput {
+            services: self.cache.snapshot().services().collect(),
+            evaluations: &self.evaluations.kept,
+            traffic: sums,
+            price: &|from, to| traffic.price(from, to),
+            currency: "USD",
+            nodes,
+            nodes_without_proxy,
+            convergence: status::ConvergenceFigures::new(&self.slice_delays, &self.leases.kernel_delays()),
+            namespace: query.namespace.as_deref(),
+            name: query.name.as_deref(),
+        })
+    }
+
+    /// Updates the metrics of Services while this process leads. Only Services with traffic are evaluated for them.
+    pub(crate) fn publish_signals(&mut self, traffic: &LedgerView, now: MonotonicTime) {
+        if !self.synced || !self.leading {
+            self.evaluations.published = None;
+            return self.metrics.set_signals(StatusSignals::default());
+        }
+        if self.evaluations.published.is_some_and(|last| last.after(SIGNALS_INTERVAL) > now) {
+            return;
+        }
+        self.evaluations.published = Some(now);
+        let sums = traffic.sums(WINDOW);
+        let rows = sums.as_ref().map(rows_by_service).unwrap_or_default();
+        let has_traffic = |key: &ServiceKey| rows.contains_key(key);
+        let snapshot = self.cache.snapshot();
+        self.evaluations.refresh_where(snapshot, &rows, None, EVALUATED_PER_TICK, has_traffic);
+        let report = self.report(&StatusQuery::default(), sums.as_ref(), traffic, now);
+        let price = |from: &str, to: &str| traffic.price(from, to);
+        self.metrics.set_signals(status::signals(&report, &self.evaluations.kept, sums.as_ref(), &price));
     }
 
     /// Goes on with evaluations while reports are requested.

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,9 +10,10 @@ use clock::Clock;
 use cluster::admin_server::{AdminPage, AdminPost, AdminRoutes, ReviewedUser};
 use cluster::ledger_client;
 use http::StatusCode;
-use model::Snapshot;
+use model::{ObjectKey, Snapshot};
 use plan::ledger::{
-    PodZones, PriceTable, TrafficCost, TrafficLedger, TrafficReply, TrafficReport, TrafficSums,
+    PodZones, PriceTable, ReportedProxy, TrafficCost, TrafficLedger, TrafficReply, TrafficReport,
+    TrafficSums, proxy_addresses,
 };
 use plan::work_queue::MonotonicTime;
 use prometheus_client::collector::Collector;
@@ -33,8 +33,9 @@ const GB: u64 = 1_000_000_000;
 const DEFAULT_WINDOW: Duration = Duration::from_secs(3600);
 /// Interval between reads of the Nodes.
 const NODES_INTERVAL: Duration = Duration::from_secs(10);
-/// Addresses of proxies that are sent to nodes.
+/// Proxies whose addresses are sent to nodes, and addresses that each may name.
 const MAX_PROXIES: usize = 10_000;
+const MAX_ADDRESSES: usize = 16;
 
 /// The ledger, shared by the admin server and the controller's loop.
 #[derive(Clone)]
@@ -52,8 +53,12 @@ struct LedgerState {
     ledger: Option<TrafficLedger>,
     zones: PodZones,
     prices: PriceTable,
-    /// Addresses of proxies that report, and when.
-    proxies: BTreeMap<IpAddr, MonotonicTime>,
+    /// Proxies that report, and when they did.
+    proxies: BTreeMap<String, (ReportedProxy, MonotonicTime)>,
+    /// Reporters that are not expected to report: their Node, pod or process has gone.
+    gone: BTreeSet<String>,
+    /// Proxies without a pod that report over a socket of their own.
+    sockets: BTreeSet<String>,
     nodes_read: Option<MonotonicTime>,
     accepted: u64,
     refused: u64,
@@ -116,6 +121,7 @@ impl SharedLedger {
             } else if !leads {
                 state.ledger = None;
                 state.proxies.clear();
+                state.gone.clear();
             }
         });
     }
@@ -131,13 +137,17 @@ impl SharedLedger {
         let prices = PriceTable::new(snapshot, &self.price_flags);
         let proxies = self.with(|state, now| {
             // A proxy that stopped to report is forgotten after five minutes: its address may be another pod's.
-            state.proxies.retain(|_, heard| heard.after(Duration::from_secs(300)) > now);
-            state.proxies.keys().copied().collect::<BTreeSet<IpAddr>>()
+            state.proxies.retain(|_, (_, heard)| heard.after(Duration::from_secs(300)) > now);
+            state.proxies.values().map(|(proxy, _)| proxy.clone()).collect::<Vec<ReportedProxy>>()
         });
-        let zones = PodZones::of(snapshot, proxies);
+        let zones = PodZones::of(snapshot, proxy_addresses(snapshot, &proxies));
         self.with(|state, now| {
             state.nodes_read = Some(now);
             state.zones = zones;
+            let sums = state.ledger.as_ref().map(|ledger| ledger.sums(Duration::ZERO, now));
+            let silent = sums.into_iter().flat_map(|sums| sums.silent);
+            let sockets = &state.sockets;
+            state.gone = silent.filter(|name| !sockets.contains(name) && has_gone(snapshot, name)).collect();
             if let Ok(prices) = prices {
                 state.prices = prices;
             }
@@ -155,7 +165,7 @@ impl SharedLedger {
     /// Sums of a window; `None` while another controller leads.
     pub fn read(&self, window: Duration) -> Option<LedgerPage> {
         self.with(|state, now| {
-            let sums = state.ledger.as_ref()?.sums(window, now);
+            let sums = state.sums(window, now)?;
             let cost = state.prices.cost(&sums);
             Some(LedgerPage { sums, prices: state.prices.clone(), cost })
         })
@@ -165,7 +175,7 @@ impl SharedLedger {
     pub fn view(&self) -> LedgerView {
         let (sums, prices, history) = (self.clone(), self.clone(), self.clone());
         LedgerView::new(
-            move |window| sums.with(|state, now| Some(state.ledger.as_ref()?.sums(window, now))),
+            move |window| sums.with(|state, now| state.sums(window, now)),
             move |from, to| prices.with(|state, _| state.prices.usd(from, to, GB)),
         )
         .with_history(move |owner| {
@@ -192,9 +202,34 @@ impl SharedLedger {
         }
     }
 
+    /// Routes for one proxy of this machine: it reports under this name, and reads nothing. It is on the host network,
+    /// where addresses tell nothing.
+    pub fn report_routes(&self, reporter: &str) -> AdminRoutes {
+        self.with(|state, _| state.sockets.insert(reporter.to_owned()));
+        let (ledger, reporter) = (self.clone(), reporter.to_owned());
+        AdminRoutes::default().post(ledger_client::PATH, move |post| {
+            ledger.receive_as(post, |report| {
+                report.reporter.clone_from(&reporter);
+                report.addresses.clear();
+            })
+        })
+    }
+
+    /// The reporter of such routes has ended.
+    pub fn close_reporter(&self, reporter: &str) {
+        self.with(|state, _| state.sockets.remove(reporter));
+    }
+
     fn receive(&self, post: &AdminPost) -> AdminPage {
+        self.receive_as(post, |_| {})
+    }
+
+    fn receive_as(&self, post: &AdminPost, amend: impl Fn(&mut TrafficReport)) -> AdminPage {
         let report: TrafficReport = match serde_json::from_slice(&post.body) {
-            Ok(report) => report,
+            Ok(mut report) => {
+                amend(&mut report);
+                report
+            }
             Err(error) => {
                 self.with(|state, _| state.refused += 1);
                 return AdminPage::text(StatusCode::BAD_REQUEST, format!("malformed report: {error}\n"));
@@ -213,10 +248,17 @@ impl SharedLedger {
                 return AdminPage::text(StatusCode::UNPROCESSABLE_ENTITY, format!("not counted: {why}\n"));
             }
             state.accepted += 1;
-            if let Some(address) = post.peer.filter(|_| report.reporter.starts_with("proxy/"))
-                && state.proxies.len() < MAX_PROXIES
+            if let Some(name) = report.reporter.strip_prefix("proxy/")
+                && (state.proxies.len() < MAX_PROXIES || state.proxies.contains_key(&report.reporter))
             {
-                state.proxies.insert(address.to_canonical(), now);
+                // The token is of this pod: that was checked.
+                let pod = name.split_once('/').filter(|_| post.user.is_some());
+                let proxy = ReportedProxy {
+                    pod: pod.map(|(namespace, pod)| ObjectKey::new(&namespace.into(), &pod.into())),
+                    peer: post.peer.map(|peer| peer.to_canonical()),
+                    named: report.addresses.iter().take(MAX_ADDRESSES).copied().collect(),
+                };
+                state.proxies.insert(report.reporter.clone(), (proxy, now));
             }
             let has_zones = report.reporter.starts_with("node/") && state.zones.version != 0;
             let is_newer = has_zones && state.zones.version != report.pod_zones_version;
@@ -230,6 +272,29 @@ impl SharedLedger {
     pub fn register(&self, registry: &mut Registry) {
         registry.register_collector(Box::new(LedgerCollector(self.clone())));
     }
+}
+
+impl LedgerState {
+    /// Sums of a window; reporters that have gone are not silent. `None` while another controller leads.
+    fn sums(&self, window: Duration, now: MonotonicTime) -> Option<TrafficSums> {
+        let mut sums = self.ledger.as_ref()?.sums(window, now);
+        let before = sums.silent.len();
+        sums.silent.retain(|reporter| !self.gone.contains(reporter));
+        sums.reporters = sums.reporters.saturating_sub(before - sums.silent.len());
+        Some(sums)
+    }
+}
+
+/// Whether the Node or pod of a reporter is not there. A proxy without a pod, of another process on this machine, is named
+/// by its process, and has gone when it is silent.
+fn has_gone(snapshot: &Snapshot, reporter: &str) -> bool {
+    if let Some(node) = reporter.strip_prefix("node/") {
+        return snapshot.node(node).is_none();
+    }
+    let pod = reporter.strip_prefix("proxy/").and_then(|name| name.split_once('/'));
+    pod.is_some_and(|(namespace, pod)| {
+        snapshot.pod(&ObjectKey::new(&namespace.into(), &pod.into())).is_none()
+    })
 }
 
 fn not_leading() -> AdminPage {
@@ -275,7 +340,7 @@ impl Collector for LedgerCollector {
         let (totals, sums, accepted, refused) = self.0.with(|state, now| {
             let ledger = state.ledger.as_ref();
             let totals: Vec<_> = ledger.into_iter().flat_map(TrafficLedger::totals).collect();
-            let sums = ledger.map(|ledger| ledger.sums(Duration::ZERO, now)).unwrap_or_default();
+            let sums = state.sums(Duration::ZERO, now).unwrap_or_default();
             (totals, sums, state.accepted, state.refused)
         });
         let mut reports = encoder.encode_descriptor(

@@ -132,7 +132,7 @@ function plotLibrary() {
   return library;
 }
 
-const units = ["B/s", "KB/s", "MB/s", "GB/s"];
+const units = ["B/s", "kB/s", "MB/s", "GB/s"];
 function rate(value) {
   if (value == null) return "-";
   const at = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));

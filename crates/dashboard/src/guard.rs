@@ -70,12 +70,12 @@ mod tests {
 
     #[test]
     fn names_that_a_resolver_decides_are_refused_on_loopback() {
-        for host in ["localhost", "LOCALHOST:8080", "127.0.0.1:10271", "127.9.9.9", "[::1]:10271", "[::1]"] {
+        for host in ["localhost", "LOCALHOST:8080", "127.0.0.1:10273", "127.9.9.9", "[::1]:10273", "[::1]"] {
             assert_eq!(get(host).refusal(), None, "{host}");
         }
         let others = [
             "rebound.example",
-            "localhost.rebound.example:10271",
+            "localhost.rebound.example:10273",
             "10.0.0.7",
             "127.0.0.1.example",
             "[::2]",
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn other_sites_may_link_and_nothing_else() {
-        let host = "127.0.0.1:10271";
+        let host = "127.0.0.1:10273";
         let link = BrowserOrigin {
             site: Some("cross-site"),
             mode: Some("navigate"),
@@ -116,19 +116,19 @@ mod tests {
             assert!(request.refusal().is_some(), "{site} {mode} {dest}");
         }
         for origin in
-            ["http://evil.example", "null", "http://127.0.0.1:9999", "http://127.0.0.1:10271.evil.example"]
+            ["http://evil.example", "null", "http://127.0.0.1:9999", "http://127.0.0.1:10273.evil.example"]
         {
             assert!(BrowserOrigin { origin: Some(origin), ..get(host) }.refusal().is_some(), "{origin}");
         }
-        assert_eq!(BrowserOrigin { origin: Some("http://127.0.0.1:10271"), ..get(host) }.refusal(), None);
+        assert_eq!(BrowserOrigin { origin: Some("http://127.0.0.1:10273"), ..get(host) }.refusal(), None);
     }
 
     #[test]
     fn a_post_needs_the_origin_of_this_page() {
-        let host = "localhost:10271";
+        let host = "localhost:10273";
         let post = BrowserOrigin { reads: false, ..get(host) };
         assert!(post.refusal().is_some());
-        let own = BrowserOrigin { origin: Some("http://localhost:10271"), ..post };
+        let own = BrowserOrigin { origin: Some("http://localhost:10273"), ..post };
         assert_eq!(BrowserOrigin { site: Some("same-origin"), ..own }.refusal(), None);
         let navigated = BrowserOrigin {
             origin: Some("http://evil.example"),

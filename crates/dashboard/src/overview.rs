@@ -9,7 +9,7 @@ use crate::history::history_plot;
 use crate::services::fix_item;
 use crate::table::anchor;
 use crate::target::service_link;
-use crate::units::{amount, count, listed, percent, seconds, size};
+use crate::units::{amount, count, listed, maybe, percent, seconds, size};
 use crate::{NavEntry, Page, PageFragment};
 
 /// Services with a fix on the first page.
@@ -57,6 +57,7 @@ pub(crate) fn head_figures(report: &StatusReport, links: bool) -> String {
         in_zone.remark(&plan.unwrap_or_default()).attention(below),
         across.remark(&measured_text(summary)),
         cost(summary),
+        saved(summary),
         overload(summary, links),
         nodes(report),
         convergence(summary),
@@ -83,6 +84,16 @@ fn cost(summary: &StatusSummary) -> HeadFigure {
     let remark = avoidable.map(|money| format!("{} {} avoidable", amount(money), summary.currency));
     HeadFigure::new("Cost per month", format!("{} {}", amount(cost), summary.currency))
         .remark(&remark.unwrap_or_else(|| "nothing avoidable is known".to_owned()))
+}
+
+/// Compared with an even spread over all endpoints.
+fn saved(summary: &StatusSummary) -> HeadFigure {
+    let name = "Saved per month";
+    let Some(bytes) = summary.saved_bytes_per_day else { return HeadFigure::new(name, "-") };
+    let than = if bytes < 0.0 { "more" } else { "less" };
+    let remark = format!("{}/day {than} across zones than by an even spread", size(bytes.abs()));
+    let value = summary.saved_per_month.map(|money| format!("{} {}", amount(money), summary.currency));
+    HeadFigure::new(name, maybe(value)).remark(&remark)
 }
 
 fn overload(summary: &StatusSummary, links: bool) -> HeadFigure {

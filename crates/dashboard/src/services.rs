@@ -225,7 +225,10 @@ fn rows_table(services: &[&ServiceStatus], query: Option<&ServicesQuery>, curren
 
 /// The reason, and the mechanism that would be better.
 fn advice(service: &ServiceStatus, with_command: bool) -> String {
-    let reason = service.reason.as_deref().map(|reason| escaped(&sentence(reason))).unwrap_or_default();
+    // A reason that names the mechanism has said what follows.
+    let repeats = |reason: &&str| service.effect.as_ref().is_some_and(|e| reason.starts_with(&e.mechanism));
+    let reason = service.reason.as_deref().filter(|reason| !repeats(reason));
+    let reason = reason.map(|reason| escaped(&sentence(reason))).unwrap_or_default();
     let change = match (&service.effect, &service.fix) {
         (Some(effect), Some(fix)) => {
             let to = format!("{} \u{2192} {} in zone", escaped(&effect.mechanism), percent(effect.in_zone));

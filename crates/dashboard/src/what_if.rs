@@ -118,13 +118,13 @@ fn form_html(report: &StatusReport, form: &WhatIfForm) -> String {
          <datalist id=\"services\">{names}</datalist>\n\
          <label>Mechanism <select name=\"mechanism\">{}{mechanisms}</select></label>\n\
          <label>Zone that fails <select name=\"zone\">{}</select></label>\n\
-         <label>Replicas <input type=\"number\" name=\"replicas\" value=\"{}\" min=\"-{MAX_REPLICAS}\" max=\"{MAX_REPLICAS}\"></label>\n\
-         <label>in <select name=\"add\">{}</select></label>\n<button>Compare</button></form>\n",
+         <label>Add or remove replicas <input type=\"number\" name=\"replicas\" value=\"{}\" min=\"-{MAX_REPLICAS}\" max=\"{MAX_REPLICAS}\"></label>\n\
+         <label>in zone <select name=\"add\">{}</select></label>\n<button>Compare</button></form>\n",
         escaped(&form.service),
         option("", "the present one", chosen),
         zone_options("none", &form.failed_zone),
         form.replicas,
-        zone_options("no zone", &form.scaled_zone),
+        zone_options("none", &form.scaled_zone),
     )
 }
 
@@ -201,16 +201,24 @@ fn compared(
     let shares = |name: &str, a: f64, b: f64, sign: &str| {
         vec![name.to_owned(), format!("{sign}{}", percent(a)), format!("{sign}{}", percent(b)), points(a, b)]
     };
-    let mechanism = |mechanism: Mechanism| setting_value(mechanism).to_owned();
+    // As other pages name it; after a chosen change, as the form does.
+    let before_name = if before.mechanism == Mechanism::None { "default" } else { before.mechanism.as_str() };
+    let after_name = match after.mechanism == before.mechanism {
+        true => before_name,
+        false => setting_value(after.mechanism),
+    };
     let (a, b) = (&before.figures, &after.figures);
     let mut rows = vec![
-        vec!["Mechanism".to_owned(), mechanism(before.mechanism), mechanism(after.mechanism), String::new()],
+        vec!["Mechanism".to_owned(), before_name.to_owned(), after_name.to_owned(), String::new()],
         shares("In zone", a.in_zone, b.in_zone, ""),
         shares("Worst overload", a.max_overload, b.max_overload, "+"),
         shares("Refused", a.refused, b.refused, ""),
     ];
-    let idle = |state: &ComparedState| state.figures.idle.to_string();
-    rows.push(vec!["Idle endpoints".to_owned(), idle(before), idle(after), String::new()]);
+    let counts = |name: String, a: i64, b: i64| {
+        let difference = if a == b { "0".to_owned() } else { format!("{:+}", b - a) };
+        vec![name, a.to_string(), b.to_string(), difference]
+    };
+    rows.push(counts("Idle endpoints".to_owned(), a.idle as i64, b.idle as i64));
     let zones: BTreeSet<&str> = before
         .endpoints_by_zone
         .keys()
@@ -224,12 +232,7 @@ fn compared(
         };
         let (a, b) = (ready(before), ready(after));
         let name = format!("Endpoints in {}", escaped(if zone.is_empty() { "no zone" } else { zone }));
-        rows.push(vec![
-            name,
-            a.to_string(),
-            b.to_string(),
-            if a == b { "0".to_owned() } else { format!("{:+}", b - a) },
-        ]);
+        rows.push(counts(name, a, b));
     }
     // The cost of what crosses now, by the share that would cross.
     let crossing = 1.0 - a.in_zone - a.refused;

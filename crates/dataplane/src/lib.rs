@@ -18,5 +18,6 @@ pub mod conntrack;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod iptables;
+pub mod migration;
 pub mod nfnetlink;
 pub mod nftables;

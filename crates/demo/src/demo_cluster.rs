@@ -515,10 +515,15 @@ async fn stop(api: &mut Child) -> Result<()> {
     Ok(())
 }
 
+/// USD per GB between zones, as on AWS.
+pub(crate) const PRICE: &str = "0.02";
+
 /// Starts `zoneward up`, which is ready when it prints the path of its kubeconfig.
 async fn start_api(folder: &Path, program: Option<&Path>) -> Result<(Child, PathBuf)> {
     let log = folder.join("logs/api.log");
     let errors = std::fs::File::create(&log).with_context(|| format!("{}", log.display()))?;
+    // An earlier version, which an upgrade starts with, may not know the flag.
+    let price: &[&str] = if program.is_none() { &["--price", PRICE] } else { &[] };
     let program = match program {
         Some(program) => program.to_owned(),
         None => std::env::current_exe().context("path of this program")?,
@@ -527,6 +532,7 @@ async fn start_api(folder: &Path, program: Option<&Path>) -> Result<(Child, Path
         // Gateways run in namespaces, not beside the API.
         .args(["up", "--no-node", "--no-mesh", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(folder.join("data"))
+        .args(price)
         // It exits when this pipe is closed, even if this process is killed.
         .env(supervisor::PARENT_PIPE_ENV, "1")
         .stdin(Stdio::piped())

@@ -353,7 +353,8 @@ fn closing(cluster: &DemoCluster, args: &DemoArgs, dashboard: &str) -> String {
     let [traffic, scale, exec] =
         ["traffic", "scale", "exec"].map(|command| command_line(command, args.data_dir.as_deref()));
     format!(
-        "\nThe dashboard is at {dashboard}\n\nEverything keeps running until Ctrl-C. In another terminal:\n\n\
+        "\nThe dashboard is at {dashboard}\nIts costs are at {price} USD per GB between zones, as on AWS.\n\n\
+         Everything keeps running until Ctrl-C. In another terminal:\n\n\
          Send traffic, remove pods in zone-c, and see traffic move:\n  \
          {traffic} web-spill\n  \
          {scale} web --zone zone-c --replicas 1\n  \
@@ -364,8 +365,11 @@ fn closing(cluster: &DemoCluster, args: &DemoArgs, dashboard: &str) -> String {
          {exec} node-b1 -- \\\n    \
          zoneward trace packet --live \\\n    \
          --packet 'tcp 10.1.3.2:40000 -> {spill}'\n\n\
+         What crosses zones, what it costs, and what to change:\n  \
+         zoneward status -A --kubeconfig {kubeconfig}\n\n\
          The cluster itself:\n  \
-         kubectl --kubeconfig {} get pods -o wide",
-        cluster.kubeconfig.display(),
+         kubectl --kubeconfig {kubeconfig} get pods -o wide",
+        price = demo_cluster::PRICE,
+        kubeconfig = cluster.kubeconfig.display(),
     )
 }

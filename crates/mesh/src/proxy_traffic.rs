@@ -1,6 +1,7 @@
 //! The traffic of an embedded proxy in the ledger of the leading controller.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use cluster::traffic_reporter::ReportedTraffic;
 use model::ServiceKey;
@@ -59,8 +60,28 @@ impl ReportedTraffic for ProxyTraffic {
 
     fn set_pod_zones(&mut self, _: PodZones) {}
 
+    fn addresses(&self) -> Vec<IpAddr> {
+        own_addresses()
+    }
+
     fn reported(&mut self, is_accepted: bool) {
         let result = if is_accepted { "success" } else { "failed" };
         self.reports.get_or_create(&[("result", result)]).inc();
     }
+}
+
+/// The addresses of this network namespace that reach pods: neither of loopback nor of a link.
+fn own_addresses() -> Vec<IpAddr> {
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    let address = |interface: nix::ifaddrs::InterfaceAddress| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    };
+    let is_local = |ip: &IpAddr| match ip {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local(),
+    };
+    let found: BTreeSet<IpAddr> = interfaces.filter_map(address).filter(|ip| !is_local(ip)).collect();
+    found.into_iter().collect()
 }

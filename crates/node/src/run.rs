@@ -68,6 +68,8 @@ pub struct RunOptions<'a> {
     pub lease_namespace: String,
     /// The Lease of the leading controller; `None` reports no traffic.
     pub controller_lease: Option<(String, String)>,
+    /// Whether metrics have a series per Service.
+    pub service_traffic_metrics: bool,
     /// A change of this file ends the run.
     pub config_file: Option<&'a Path>,
     /// Who may read the metrics.
@@ -157,7 +159,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         backend,
         other_modes,
         conntrack: ConntrackSocket::open().ok().map(|socket| Box::new(socket) as _),
-        traffic: traffic::start(&options.clock, source, zones_of_pods, sums),
+        traffic: traffic::start(&options.clock, source, zones_of_pods, sums, options.service_traffic_metrics),
         clock: options.clock.clone(),
     };
     let reconfigured = config_change(options.config_file);

@@ -82,6 +82,8 @@ pub struct TrafficCounters {
     /// Zones of pods, from the controller.
     zones: watch::Receiver<ZoneLookup>,
     sums: watch::Sender<NodeTraffic>,
+    /// Whether Services have metrics; reports have them in any case.
+    has_service_metrics: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -133,6 +135,7 @@ pub fn start(
     source: ConnectionSource,
     zones: watch::Receiver<ZoneLookup>,
     sums: watch::Sender<NodeTraffic>,
+    has_service_metrics: bool,
 ) -> TrafficCounters {
     let counts = match ConntrackReader::open(source) {
         Ok(reader) => {
@@ -148,7 +151,7 @@ pub fn start(
             None
         }
     };
-    TrafficCounters::new(counts, clock.now(), zones, sums)
+    TrafficCounters { has_service_metrics, ..TrafficCounters::new(counts, clock.now(), zones, sums) }
 }
 
 /// What addresses are resolved with.
@@ -174,6 +177,7 @@ impl TrafficCounters {
             departed: BTreeMap::new(),
             zones,
             sums,
+            has_service_metrics: true,
         }
     }
 
@@ -270,8 +274,10 @@ impl TrafficCounters {
             Some(_) => (&metrics.connections, &metrics.bytes),
             None => (&metrics.direct_connections, &metrics.direct_bytes),
         };
-        of_connections.get_or_create(&labels).inc_by(connections);
-        of_bytes.get_or_create(&labels).inc_by(bytes);
+        if route.service.is_none() || self.has_service_metrics {
+            of_connections.get_or_create(&labels).inc_by(connections);
+            of_bytes.get_or_create(&labels).inc_by(bytes);
+        }
         let mut owner = match &route.service {
             Some(service) => TrafficOwner::from(service),
             None => TrafficOwner::NotThroughService,

@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod html;
+pub mod units;
 
 use std::io::{self, IsTerminal, Write};
 
@@ -98,9 +99,10 @@ pub fn wrapped(text: &str, indent: &str) -> String {
     lines + &line + "\n"
 }
 
-/// The table without trailing blanks.
+/// The table without the padding of its first column and without trailing blanks.
 pub fn render(table: &Table) -> String {
-    let lines = table.lines().map(|line| line.trim().to_owned() + "\n");
+    let lines =
+        table.lines().map(|line| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned() + "\n");
     lines.collect()
 }
 
@@ -135,15 +137,4 @@ pub fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
-}
-
-/// As in `12.3 MB`.
-pub fn bytes(number: u64) -> String {
-    let value = number as f64;
-    match number {
-        0..1_000 => format!("{number} B"),
-        1_000..1_000_000 => format!("{:.1} kB", value / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", value / 1e6),
-        _ => format!("{:.1} GB", value / 1e9),
-    }
 }

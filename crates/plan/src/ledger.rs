@@ -11,11 +11,13 @@ mod pod_zones;
 mod prices;
 mod report_schedule;
 
+use std::net::IpAddr;
+
 use model::ServiceKey;
 use serde::{Deserialize, Serialize};
 
-pub use history::{MAX_REPORT_PAIRS, ReportRefused, TrafficLedger, TrafficMinute};
-pub use pod_zones::{PodZones, ZoneLookup};
+pub use history::{MAX_REPORT_PAIRS, MAX_SERVICES, ReportRefused, TrafficLedger, TrafficMinute};
+pub use pod_zones::{PodZones, ReportedProxy, ZoneLookup, proxy_addresses};
 pub use prices::{PriceTable, TrafficCost};
 pub use report_schedule::ReportSchedule;
 
@@ -110,6 +112,9 @@ pub struct TrafficReport {
     /// Version of the reporter's [`PodZones`]; 0 if it has none.
     #[serde(default)]
     pub pod_zones_version: u64,
+    /// Addresses that a proxy dials from: nodes leave these connections to its own report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
 }
 
 /// Response to a report.

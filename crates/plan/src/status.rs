@@ -11,9 +11,11 @@
 
 pub mod convergence;
 mod detail;
+mod even_spread;
 mod nodes;
 mod observed;
 mod reason;
+mod signals;
 mod view;
 
 use std::collections::BTreeMap;
@@ -32,7 +34,10 @@ pub use detail::{
     CanaryShare, DetailReason, ServiceDetail, StatusCondition, StatusEvent, ZoneFlow, ZoneRow, detail,
 };
 pub use nodes::{NodeReportState, NodeState, NodeStatus};
-pub use observed::{Agreement, Observation, WINDOWS_TO_TURN, agreement, observed_condition};
+pub use observed::{
+    Agreement, Observation, WINDOWS_TO_TURN, agreement, not_compared_condition, observed_condition,
+};
+pub use signals::{ServiceSignal, StatusSignals, signals};
 pub use view::{ServiceView, WhatIfView};
 
 const GB: f64 = 1e9;
@@ -67,6 +72,12 @@ pub struct StatusSummary {
     pub cost_per_month: Option<f64>,
     /// What the recommended settings would save of it.
     pub avoidable_per_month: Option<f64>,
+    /// Bytes that do not cross zones, compared with an even spread over all ready endpoints of each Service.
+    #[serde(default)]
+    pub saved_bytes_per_day: Option<f64>,
+    /// What they would cost.
+    #[serde(default)]
+    pub saved_per_month: Option<f64>,
     pub currency: String,
     /// The largest overload of an endpoint by the plan, as a share of its fair load.
     pub worst_overload: Option<f64>,
@@ -178,7 +189,16 @@ pub struct ServiceEvaluation {
     pub change: Option<RecommendedChange>,
     /// The zone that lacks endpoints most: its name, its share of traffic and of endpoints.
     pub lacking: Option<(Name, f64, f64)>,
-    pub ready_endpoints: usize,
+    /// Ready endpoints; those of an unknown zone have an empty name.
+    pub endpoints_by_zone: BTreeMap<Name, usize>,
+    /// What the endpoints of a zone get by the plan above their fair share, by zone with endpoints.
+    pub overload_by_zone: BTreeMap<Name, f64>,
+}
+
+impl ServiceEvaluation {
+    fn is_serving(&self) -> bool {
+        !self.endpoints_by_zone.is_empty()
+    }
 }
 
 /// A mechanism that would keep more traffic in its zone.
@@ -191,6 +211,9 @@ pub struct RecommendedChange {
 
 /// A share of traffic that is not worth a remark.
 const NEGLIGIBLE: f64 = 0.01;
+/// What a fix has to keep in zone more than the plan. Demand by zone is measured to a 32nd, about three points: a smaller
+/// gain may be none, and another setting moves connections.
+const WORTH_A_CHANGE: f64 = 0.03;
 
 /// Evaluates a Service that nodes proxy; `None` for others.
 pub fn evaluate(
@@ -208,7 +231,7 @@ pub fn evaluate(
     let planned = evaluator.planned(service, slices, measured);
     let recommendation = recommend(&result);
     let best = recommendation.chosen.map_or(planned.in_zone, |c| c.figures.in_zone.max(planned.in_zone));
-    let gains = |in_zone: f64| in_zone - planned.in_zone > NEGLIGIBLE;
+    let gains = |in_zone: f64| in_zone - planned.in_zone >= WORTH_A_CHANGE;
     let local = service.internal_policy == model::TrafficPolicy::Local;
     // Of slices that others write, the controller sets hints only on those of `zoneward expose`.
     let exposed =
@@ -229,7 +252,18 @@ pub fn evaluate(
     let lacks = result.shares.iter().map(|(zone, sends)| (zone.clone(), *sends, share(zone)));
     let lacking = lacks.max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2)));
     let lacking = lacking.filter(|(_, sends, has)| sends - has > NEGLIGIBLE);
-    Some(ServiceEvaluation { mechanism: result.current, planned, best, change, lacking, ready_endpoints })
+    let zones = result.endpoints_by_zone.keys();
+    let overload_by_zone =
+        zones.map(|zone| (zone.clone(), zone_overload(&planned, zone, share(zone)))).collect();
+    let (mechanism, endpoints_by_zone) = (result.current, result.endpoints_by_zone);
+    Some(ServiceEvaluation { mechanism, planned, best, change, lacking, endpoints_by_zone, overload_by_zone })
+}
+
+/// What a zone with this share of the endpoints gets above that share of the traffic.
+fn zone_overload(planned: &TrafficFigures, zone: &Name, fair: f64) -> f64 {
+    let served: f64 = planned.zones.values().sum();
+    let received: f64 = planned.zones.iter().filter(|((_, to), _)| to == zone).map(|(_, share)| share).sum();
+    if served > 0.0 { received / served / fair - 1.0 } else { 0.0 }
 }
 
 /// What a report is made of.
@@ -355,7 +389,8 @@ fn in_zone(pairs: &[ZonePairTraffic]) -> Option<f64> {
 
 /// Four decimals: a hundredth of a percent.
 fn rounded(share: f64) -> f64 {
-    (share * 1e4).round() / 1e4
+    // A sum of nothing is -0.0.
+    (share * 1e4).round() / 1e4 + 0.0
 }
 
 fn cents(money: f64) -> f64 {
@@ -369,7 +404,7 @@ fn service_status(
     rate: &Rate<'_>,
 ) -> ServiceStatus {
     let traffic = traffic.filter(|pairs| pairs.iter().any(|pair| pair.bytes > 0 || pair.connections > 0));
-    let serving = evaluation.filter(|evaluation| evaluation.ready_endpoints > 0);
+    let serving = evaluation.filter(|evaluation| evaluation.is_serving());
     let shares = InZoneShares {
         measured: traffic.and_then(in_zone),
         planned: serving.map(|e| rounded(e.planned.in_zone)),
@@ -452,6 +487,7 @@ fn summary(
     let any_planned = services.iter().any(|s| s.worst_overload.is_some());
     let planned = planned_pairs(rows, evaluations);
     let planned_sum: f64 = planned.values().sum();
+    let saved = even_spread::saved(rows, evaluations, rate);
     let planned_in_zone: f64 = planned.iter().filter(|((from, to), _)| from == to).map(|(_, v)| v).sum();
     StatusSummary {
         in_zone: in_zone(&pairs),
@@ -461,6 +497,8 @@ fn summary(
         ),
         cost_per_month: cost.map(cents),
         avoidable_per_month: cost.map(|_| cents(avoidable)),
+        saved_bytes_per_day: saved.map(|saved| saved.bytes_per_day),
+        saved_per_month: saved.and_then(|saved| saved.cost_per_month),
         worst_overload: worst.and_then(|s| s.worst_overload).or(any_planned.then_some(0.0)),
         worst_overload_service: worst.map(ServiceStatus::key),
         services: services.len(),

@@ -145,7 +145,7 @@ impl WhatIfEvaluator {
         slices: &[Slice],
         measured: Option<&BTreeMap<Name, f64>>,
     ) -> TrafficFigures {
-        let family = family_of(slices);
+        let family = family_of(service, slices);
         let of_family = |slice: &&Slice| slice.content.address_type == AddressType::Ip(family);
         let stored: Vec<Slice> = slices.iter().filter(of_family).map(|s| self.reduced_slice(s)).collect();
         let sources = measured.map_or_else(|| self.sources.clone(), |zones| self.sources.measured(zones));
@@ -153,7 +153,7 @@ impl WhatIfEvaluator {
     }
 
     pub fn evaluate(&self, query: &WhatIfQuery<'_>) -> WhatIfResult {
-        let family = family_of(query.slices);
+        let family = family_of(query.service, query.slices);
         let of_family =
             |slice: &&Slice| slice.content.address_type == AddressType::Ip(family) && !slice.deleting;
         let stored: Vec<Slice> =
@@ -262,13 +262,10 @@ impl WhatIfEvaluator {
     }
 }
 
-/// The family of the first slice with addresses; one family is evaluated.
-fn family_of(slices: &[Slice]) -> Family {
-    let family = slices.iter().find_map(|slice| match slice.content.address_type {
-        AddressType::Ip(family) => Some(family),
-        AddressType::Fqdn => None,
-    });
-    family.unwrap_or(Family::V4)
+/// The family that is evaluated: the first of the Service that has slices.
+fn family_of(service: &Service, slices: &[Slice]) -> Family {
+    let has = |family: &Family| slices.iter().any(|s| s.content.address_type == AddressType::Ip(*family));
+    service.families.iter().copied().chain([Family::V4, Family::V6]).find(has).unwrap_or(Family::V4)
 }
 
 /// Copies of the nodes with names that no other thread uses.

@@ -26,6 +26,7 @@ mod random;
 mod registry;
 mod request_log;
 mod settings;
+mod spans;
 mod stats;
 mod tcp;
 mod upstream;
@@ -40,4 +41,5 @@ pub use settings::{
     CircuitBreakerLimits, DirectResponseSources, LoadBalancerSettings, ProxyLimits, ProxyOptions,
     ProxyTimeouts,
 };
+pub use spans::exporter::{SpanExporter, SpanExporterError, SpanExporterOptions};
 pub use zone_traffic::ServiceZoneTraffic;

@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::proxy::ProxyShared;
 use crate::registry::Registry;
+use crate::spans::exporter::SpanExporter;
 use crate::stats::{BackendStats, StatusCounters};
 use crate::upstream::endpoint::ProxyTime;
 
@@ -64,6 +65,17 @@ fn encode_proxy(encoder: &mut DescriptorEncoder<'_>, proxy: &ProxyShared) -> fmt
         ("connections", &stats.evicted_idle),
     ] {
         sample(&mut family, [("limit", limit)], counter.value())?;
+    }
+    let spans = proxy.settings.span_exporter.as_ref().map(SpanExporter::stats);
+    let help =
+        "OpenTelemetry spans, exported, dropped because the queue was full, or not taken by the collector.";
+    let mut family = encoder.encode_descriptor("zoneward_proxy_spans", help, None, MetricType::Counter)?;
+    for (result, value) in [
+        ("exported", spans.map(|spans| spans.exported.value())),
+        ("dropped", spans.map(|spans| spans.dropped.value())),
+        ("failed", spans.map(|spans| spans.failed.value())),
+    ] {
+        sample(&mut family, [("result", result)], value.unwrap_or_default())?;
     }
     let lost = proxy.settings.access_log.as_ref().map_or(0, |log| log.lost());
     for (name, help, value) in [

@@ -11,9 +11,11 @@ use http::{HeaderValue, Method, Uri, Version, header};
 use listener::ConnectionOwner;
 use model::Locality;
 
+use crate::downstream::connection::HttpConnection;
 use crate::downstream::idle_timeout::ConnectionActivity;
 use crate::overload::request_slots::{HeldRequest, RequestSlot};
 use crate::proxy::ProxyShared;
+use crate::spans::request_trace::RequestTrace;
 use crate::stats::RouteStats;
 use crate::upstream::backend::UpstreamBackend;
 use crate::upstream::circuit_breaker::max_requests;
@@ -39,6 +41,8 @@ pub(crate) struct RequestLog {
     pub(crate) is_incomplete: bool,
     /// Why the proxy replied itself, where the status does not say.
     pub(crate) reason: Option<&'static str>,
+    /// `None` without an exporter.
+    pub(crate) trace: Option<Box<RequestTrace>>,
     slots: HeldSlots,
     logged: Option<Box<LoggedFields>>,
 }
@@ -50,10 +54,21 @@ struct HeldSlots {
     of_backend: Option<RequestSlot>,
     /// `None`: no slot is in a ledger, so the request cannot be evicted.
     held: Option<Arc<HeldRequest>>,
+    /// One of the slots was refused.
+    is_refused: bool,
 }
 
 impl HeldSlots {
-    fn release(&mut self, proxy: &ProxyShared, backend: Option<&UpstreamBackend>) {
+    fn release(
+        &mut self,
+        proxy: &ProxyShared,
+        backend: Option<&UpstreamBackend>,
+        activity: &ConnectionActivity,
+    ) {
+        let is_evicted = self.held.as_ref().is_some_and(|held| held.signal.is_set());
+        if self.of_proxy.is_some() && !self.is_refused && !is_evicted {
+            activity.set_refused(false);
+        }
         if let Some(slot) = self.of_proxy.take() {
             proxy.requests.release(slot);
         }
@@ -68,12 +83,13 @@ impl HeldSlots {
 pub(crate) struct TunnelSlots {
     proxy: Arc<ProxyShared>,
     backend: Option<Arc<UpstreamBackend>>,
+    activity: Arc<ConnectionActivity>,
     slots: HeldSlots,
 }
 
 impl Drop for TunnelSlots {
     fn drop(&mut self) {
-        self.slots.release(&self.proxy, self.backend.as_deref());
+        self.slots.release(&self.proxy, self.backend.as_deref(), &self.activity);
     }
 }
 
@@ -88,13 +104,14 @@ struct LoggedFields {
 }
 
 impl RequestLog {
-    pub(crate) fn open(
-        proxy: &Arc<ProxyShared>,
-        activity: &Arc<ConnectionActivity>,
-        client: SocketAddr,
-        parts: &Parts,
-    ) -> Self {
-        activity.request_started();
+    pub(crate) fn open(connection: &HttpConnection, parts: &Parts) -> Self {
+        let HttpConnection { proxy, activity, addresses, arrival, .. } = connection;
+        let (client, started) = (addresses.client, proxy.settings.clock.now());
+        activity.request_started(proxy.at(started));
+        let trace = proxy.settings.span_exporter.as_ref().map(|exporter| {
+            let from = (client, arrival.scheme);
+            Box::new(RequestTrace::start(exporter, proxy, from, parts, started))
+        });
         let logged = proxy.settings.access_log.is_some().then(|| {
             Box::new(LoggedFields {
                 method: parts.method.clone(),
@@ -111,7 +128,7 @@ impl RequestLog {
             client,
             forwarded_for: None,
             is_head: parts.method == Method::HEAD,
-            started: proxy.settings.clock.now(),
+            started,
             route: None,
             backend: None,
             endpoint: None,
@@ -119,9 +136,14 @@ impl RequestLog {
             sent: 0,
             is_incomplete: false,
             reason: None,
+            trace,
             slots: HeldSlots::default(),
             logged,
         }
+    }
+
+    pub(crate) fn client(&self) -> SocketAddr {
+        self.client
     }
 
     pub(crate) fn activity(&self) -> &Arc<ConnectionActivity> {
@@ -134,7 +156,8 @@ impl RequestLog {
         let (limit, now) = (proxy.settings.limits.requests, proxy.at(self.started));
         let client = self.activity.client();
         slots.of_proxy = proxy.requests.acquire(limit, now, client, &self.activity, &mut slots.held);
-        slots.of_proxy.is_some()
+        slots.is_refused = slots.of_proxy.is_none();
+        !slots.is_refused
     }
 
     /// Takes one of a backend's slots, unless it has one. It counts for the client that trusted proxies name.
@@ -151,6 +174,7 @@ impl RequestLog {
             let client = named.as_ref().unwrap_or(self.activity.client());
             let requests = &backend.breaker.requests;
             slots.of_backend = requests.acquire(limit, now, client, &self.activity, &mut slots.held);
+            slots.is_refused = slots.of_backend.is_none();
         }
         slots.of_backend.is_some()
     }
@@ -177,14 +201,16 @@ impl RequestLog {
 
     /// Gives the slots back before the request ends.
     pub(crate) fn release_slots(&mut self) {
-        self.slots.release(&self.proxy, self.backend.as_ref().map(|(backend, _)| &**backend));
+        let backend = self.backend.as_ref().map(|(backend, _)| &**backend);
+        self.slots.release(&self.proxy, backend, &self.activity);
     }
 
     /// Moves the slots to the tunnel that the request becomes.
     pub(crate) fn take_slots(&mut self) -> TunnelSlots {
         self.begin_streaming();
         let backend = self.backend.as_ref().map(|(backend, _)| backend.clone());
-        TunnelSlots { proxy: self.proxy.clone(), backend, slots: std::mem::take(&mut self.slots) }
+        let (proxy, activity) = (self.proxy.clone(), self.activity.clone());
+        TunnelSlots { proxy, backend, activity, slots: std::mem::take(&mut self.slots) }
     }
 
     fn write(&self, duration: Duration) {
@@ -210,7 +236,8 @@ impl RequestLog {
         line.number("sent", self.sent);
         line.number("microseconds", u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
         line.bytes("requestId", logged.request_id.as_ref().map(HeaderValue::as_bytes));
-        line.bytes("traceparent", logged.trace.as_ref().map(HeaderValue::as_bytes));
+        let trace = self.trace.as_ref().map(|trace| trace.context().header());
+        line.bytes("traceparent", trace.as_ref().or(logged.trace.as_ref()).map(HeaderValue::as_bytes));
         line.bytes("reason", self.reason.map(str::as_bytes));
         if self.is_incomplete {
             line.text("broken", "the response ended early");
@@ -233,6 +260,9 @@ impl Drop for RequestLog {
             backend.stats.localities[*locality as usize].inc();
         }
         self.write(duration);
+        if let Some(trace) = self.trace.take() {
+            trace.end(&self.proxy, self);
+        }
     }
 }
 

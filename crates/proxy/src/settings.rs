@@ -12,6 +12,7 @@ use model::random::Random;
 use model::route::EdgeSettings;
 
 use crate::access_log::AccessLog;
+use crate::spans::exporter::SpanExporter;
 
 #[derive(Clone, Debug)]
 pub struct ProxyOptions {
@@ -20,6 +21,8 @@ pub struct ProxyOptions {
     pub load_balancing: LoadBalancerSettings,
     pub circuit_breakers: CircuitBreakerLimits,
     pub access_log: Option<AccessLog>,
+    /// `None`: no spans, and trace headers pass unchanged.
+    pub span_exporter: Option<SpanExporter>,
     pub direct_response_sources: DirectResponseSources,
     pub edge: EdgeSettings,
     /// The firewall mark of upstream connections, which excludes them from redirection to this proxy. Needs NET_ADMIN.
@@ -37,6 +40,7 @@ impl Default for ProxyOptions {
             load_balancing: LoadBalancerSettings::default(),
             circuit_breakers: CircuitBreakerLimits::default(),
             access_log: None,
+            span_exporter: None,
             direct_response_sources: DirectResponseSources::default(),
             edge: EdgeSettings::default(),
             mark: None,

@@ -81,6 +81,11 @@ impl RouteStats {
     pub(crate) fn new(label: Arc<str>) -> Self {
         Self { label, statuses: StatusCounters::default(), durations: DurationHistogram::default() }
     }
+
+    /// The policy of the rule, which the label begins with; `None` for the original destination.
+    pub(crate) fn policy(&self) -> Option<&str> {
+        self.label.rsplit_once(" spec.").map(|(policy, _)| policy)
+    }
 }
 
 /// Of one backend.

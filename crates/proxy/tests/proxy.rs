@@ -25,6 +25,8 @@ mod metrics_and_access_log;
 mod passthrough;
 #[path = "proxy/retry_and_outlier_detection.rs"]
 mod retry_and_outlier_detection;
+#[path = "proxy/spans.rs"]
+mod spans;
 #[path = "proxy/table_swap.rs"]
 mod table_swap;
 #[path = "proxy/tcp.rs"]

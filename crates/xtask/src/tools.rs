@@ -93,7 +93,7 @@ pub(crate) const HELM: Tool = Tool {
 /// What the tests run beside our own code: on the real kernel they list rules, make interfaces, put flows in, and leave
 /// what kube-proxy would leave; they speak to the embedded API by its real clients, read metrics as
 /// Prometheus does, and open reports in a browser.
-pub(crate) const TESTS: [Tool; 15] = [
+pub(crate) const TESTS: [Tool; 16] = [
     NEXTEST,
     HELM,
     Tool {
@@ -183,6 +183,17 @@ pub(crate) const TESTS: [Tool; 15] = [
             package: "kubernetes-validate",
             version: Version([1, 37, 0]),
             with: &["jsonschema==4.26.0"],
+        },
+    },
+    // Reads OTLP by OpenTelemetry's own messages.
+    Tool {
+        program: "python3-opentelemetry",
+        also: &[],
+        version_words: &["-c", "import importlib.metadata as m; print(m.version('opentelemetry-proto'))"],
+        source: Source::Library {
+            package: "opentelemetry-proto",
+            version: Version([1, 45, 2]),
+            with: &["protobuf==7.36.2"],
         },
     },
     Tool {

@@ -186,6 +186,9 @@ Examples:
   zoneward preflight --component controller --kubeconfig ~/.kube/config
   sudo zoneward preflight --component up -o json")]
     Preflight(crate::commands::preflight::Preflight),
+    /// Prepare the move from kube-proxy
+    #[command(subcommand)]
+    Migrate(crate::commands::migrate::MigrateCommand),
     /// Collect one archive for a bug report, without secrets
     ///
     /// Contains versions, flags, the result of `zoneward preflight`, Zoneward's nftables tables, connection tracking

@@ -9,6 +9,7 @@ pub mod expose;
 mod loopback;
 mod man;
 pub mod mesh;
+pub mod migrate;
 mod node;
 pub mod observe;
 mod plan;
@@ -52,6 +53,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Demo(args) => demo::run(&args),
         Command::Expose(args) => expose::run(&args),
         Command::Mesh(command) => mesh::run(&command),
+        Command::Migrate(command) => migrate::run(command),
         Command::Preflight(args) => preflight::run(&args),
         Command::Sysdump(args) => sysdump::run(&args),
         Command::Version(args) => version::run(&args),

@@ -8,4 +8,5 @@
 pub mod cli;
 pub mod commands;
 pub mod edge;
+pub mod otlp;
 pub mod routes;

@@ -54,6 +54,7 @@ const TESTS: &[runner::Test] = &[
         "sidecars_own_connections_are_left_alone_by_their_mark",
         redirect::sidecars_own_connections_are_left_alone_by_their_mark,
     ),
+    ("exports_of_spans_make_no_spans", redirect::exports_of_spans_make_no_spans),
     ("cleanup_removes_what_a_killed_sidecar_left", redirect::cleanup_removes_what_a_killed_sidecar_left),
 ];
 

@@ -119,3 +119,54 @@ fn zones_of_pods_are_sent_until_the_reporter_has_them() {
     assert_eq!(newer.proxies, BTreeSet::from([[10, 1, 0, 9].into()]));
     assert!(SharedLedger::new(&time.clock(), &["much".to_owned()]).is_err());
 }
+
+#[test]
+fn a_reporter_whose_node_has_gone_is_not_silent_and_one_that_stays_is() {
+    let (ledger, time) = ledger(&[]);
+    let mut snapshot = Snapshot::default();
+    for name in ["n1", "n2"] {
+        snapshot.apply(model::Object::Node(model::Node::named(name).into()));
+        ledger.receive(&post(None, &report(&format!("node/{name}"), 1, 1)));
+    }
+    ledger.receive(&post(None, &report("proxy/shop/edge-1", 1, 1)));
+    let silent = |snapshot: &Snapshot| {
+        time.advance(Duration::from_secs(11));
+        ledger.read_nodes(snapshot);
+        let sums = ledger.read(DEFAULT_WINDOW).unwrap().sums;
+        (sums.reporters, sums.silent)
+    };
+    assert_eq!(silent(&snapshot), (3, Vec::new()));
+    time.advance(Duration::from_secs(90));
+    let both = ["node/n1", "node/n2"].map(str::to_owned).to_vec();
+    assert_eq!(silent(&snapshot), (2, both), "the pod of the proxy is not there");
+    snapshot.remove_node("n2");
+    assert_eq!(silent(&snapshot), (1, vec!["node/n1".to_owned()]));
+    // Its sums are remembered: when it returns, nothing is counted twice.
+    ledger.receive(&post(None, &report("node/n2", 2, 1)));
+    let rows = ledger.read(DEFAULT_WINDOW).unwrap().sums.rows;
+    assert_eq!(rows[0].zone_pairs[0].bytes, 3);
+}
+
+#[test]
+fn a_socket_for_reports_has_one_reporter_without_addresses() {
+    let (ledger, time) = ledger(&[]);
+    let amend = |report: &mut TrafficReport| {
+        report.reporter = "proxy/default/edge".to_owned();
+        report.addresses.clear();
+    };
+    let forged = TrafficReport { addresses: vec![[10, 1, 0, 1].into()], ..report("node/n1", 1, 5) };
+    assert_eq!(ledger.receive_as(&post(None, &forged), amend).status, StatusCode::OK);
+    ledger.with(|state, _| {
+        assert_eq!(state.proxies.keys().collect::<Vec<_>>(), ["proxy/default/edge"]);
+        assert!(state.proxies.values().all(|(proxy, _)| proxy.named.is_empty()));
+    });
+    let silent = || {
+        time.advance(Duration::from_secs(101));
+        ledger.read_nodes(&Snapshot::default());
+        ledger.read(DEFAULT_WINDOW).unwrap().sums.silent
+    };
+    drop(ledger.report_routes("proxy/default/edge"));
+    assert_eq!(silent(), ["proxy/default/edge"], "its process runs");
+    ledger.close_reporter("proxy/default/edge");
+    assert_eq!(silent(), Vec::<String>::new());
+}

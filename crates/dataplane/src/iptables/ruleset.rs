@@ -30,7 +30,8 @@ pub use rule::{
     PacketDirection, PortRange, PortsOf, RecentAction,
 };
 pub use trace::{
-    ConnectionState, IptablesEvaluation, IptablesNode, IptablesPath, evaluate, evaluate_state, trace,
+    ConnectionState, IptablesEvaluation, IptablesNode, IptablesPath, evaluate, evaluate_rewritten,
+    evaluate_state, trace,
 };
 
 /// Names of built-in tables with their chains, in the order in which a hook runs them.

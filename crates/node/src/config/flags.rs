@@ -48,6 +48,11 @@ pub struct NodeFlags {
     #[arg(long, value_name = "NAMESPACE/NAME", default_value = "kube-system/zoneward-controller")]
     #[arg(value_parser = controller_lease)]
     pub controller_lease: ControllerLease,
+    /// Export connections and bytes per Service in /metrics, a series per Service and pair of zones; false leaves them to
+    /// the controller, which has sums of the busiest Services
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "true")]
+    #[arg(default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub service_traffic_metrics: bool,
     /// Node ports and health check ports that this node may serve; others are refused with an Event
     #[arg(long, value_name = "FIRST-LAST", default_value_t)]
     pub service_node_port_range: NodePortRange,

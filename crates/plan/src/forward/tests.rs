@@ -438,6 +438,31 @@ fn external_addresses_yield_to_node_ports_when_the_node_gets_the_address() {
 }
 
 #[test]
+fn an_external_address_on_the_node_follows_the_owner_of_its_node_port() {
+    let objects = [
+        intruder(
+            json!({"externalIPs": ["198.51.100.77"], "ports": [{"name": "http", "port": 30080}]}),
+            json!({"loadBalancer": {}}),
+        ),
+        slice("intruder"),
+        service(json!({})),
+        slice("web"),
+    ];
+    let with_web = snapshot(&objects);
+    let without = snapshot(&objects[..2]);
+    let settings = ProxySettings { node_port_addresses: vec!["0.0.0.0/0".to_owned()], ..settings() };
+    let mut forwarder = Forwarder::of(&without, config(&settings));
+    forwarder.set_addresses(["198.51.100.77".parse().expect("an address")].into());
+    let key = |name: &str| model::ServiceKey::new(&"shop".into(), &name.into());
+    for (snapshot, expected) in [(&with_web, "shop/web:http"), (&without, "shop/intruder:http")] {
+        forwarder.update(snapshot, &[key("web")].into());
+        let packet = packet(Protocol::Tcp, "203.0.113.2:1", "198.51.100.77:30080");
+        let decision = forwarder.table().decide(&packet);
+        assert_eq!(decision.frontend.map(|f| f.port.to_string()).as_deref(), Some(expected));
+    }
+}
+
+#[test]
 fn an_address_passes_to_the_next_service_when_its_owner_is_deleted() {
     let config = config(&settings());
     let younger = json!({

@@ -1,5 +1,9 @@
 //! The ledger of the leading controller: 24 hours by the minute, of the 200 Services with the most traffic; all others
-//! are one row. Everything is bounded, and time is an argument.
+//! are one row. Everything is bounded, and time is an argument. With 10,000 reporters, the most that is kept is about
+//! 220 MB: 24 hours take up to 95 MB, and the last sums of the reporters up to 125 MB (docs/reference/ledger.md).
+
+mod minute_cells;
+mod packed_counts;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -7,18 +11,24 @@ use std::time::Duration;
 
 use super::{TrafficGaps, TrafficOwner, TrafficReport, TrafficRow, TrafficSums, ZonePairTraffic};
 use crate::work_queue::MonotonicTime;
+use minute_cells::{CellSums, MinuteCells};
+use packed_counts::PackedCounts;
 
 const MINUTE: u64 = 60;
 /// Minutes that are kept.
 const MAX_MINUTES: u64 = 24 * 60;
 /// Services with a row of their own.
-const MAX_SERVICES: usize = 200;
+pub const MAX_SERVICES: usize = 200;
 /// Services whose names are known, so that reporters' sums take little memory.
 const MAX_OWNERS: usize = 20_000;
 /// Zones with a name of their own; others count as unknown.
 const MAX_ZONES: usize = 64;
-/// Pairs of Service and zones with traffic in a minute; Services beyond share a row.
+/// Pairs of Service and zones with traffic in a minute; Services beyond share a row, and are of unknown zones beyond the
+/// second bound.
 const MAX_CELLS: usize = 2_048;
+const MAX_CELLS_OF_ALL: usize = 3_072;
+/// Pairs of zones with traffic in a minute, all Services together; others count as unknown.
+const MAX_PAIRS: usize = 1_024;
 /// Nodes and proxies.
 const MAX_REPORTERS: usize = 10_000;
 /// Pairs of Service and zones of one report.
@@ -29,7 +39,7 @@ const MAX_NAME: usize = 600;
 const SILENT_AFTER: Duration = Duration::from_secs(90);
 const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-type OwnerId = u32;
+type OwnerId = u16;
 const OTHER: OwnerId = 0;
 const DIRECT: OwnerId = 1;
 /// The zone "".
@@ -66,9 +76,9 @@ impl Counts {
 #[derive(Debug, Default)]
 struct Minute {
     number: u64,
-    cells: BTreeMap<CellKey, Counts>,
-    /// The same for all owners together.
-    pairs: BTreeMap<(u8, u8), Counts>,
+    cells: MinuteCells,
+    /// The same for all owners together; their owner is [`OTHER`].
+    pairs: MinuteCells,
 }
 
 #[derive(Debug)]
@@ -78,8 +88,7 @@ struct Reporter {
     /// When its sums were zero.
     started: Option<MonotonicTime>,
     heard: MonotonicTime,
-    /// Sorted.
-    counts: Vec<(CellKey, Counts)>,
+    counts: PackedCounts,
     gaps: TrafficGaps,
     /// Of earlier starts.
     earlier_gaps: TrafficGaps,
@@ -131,6 +140,8 @@ pub struct TrafficLedger {
     /// Since the start: (through a Service, from, to).
     totals: BTreeMap<(bool, u8, u8), Counts>,
     last_hour: u64,
+    /// Of the last look for reporters to forget.
+    last_minute: u64,
 }
 
 impl TrafficLedger {
@@ -150,6 +161,7 @@ impl TrafficLedger {
             reporters: BTreeMap::new(),
             totals: BTreeMap::new(),
             last_hour: 0,
+            last_minute: 0,
         }
     }
 
@@ -180,14 +192,14 @@ impl TrafficLedger {
             }
         }
         if !same_start && counts_all {
-            self.add_growth(&[], &counts, now);
+            self.add_growth(&PackedCounts::default(), &counts, now);
         }
         let reporter = Reporter {
             start: report.start.clone(),
             sequence: report.sequence,
             started,
             heard: now,
-            counts,
+            counts: PackedCounts::new(&counts),
             gaps: report.gaps,
             earlier_gaps,
         };
@@ -252,15 +264,16 @@ impl TrafficLedger {
         }
         let id = self.free.pop().unwrap_or_else(|| {
             self.owners.push(None);
-            self.owners.len() as OwnerId - 1
+            OwnerId::try_from(self.owners.len() - 1).unwrap_or(OTHER)
         });
-        self.owners[id as usize] = Some(owner.clone());
+        self.owners[usize::from(id)] = Some(owner.clone());
         self.ids.insert(owner.clone(), id);
         id
     }
 
     fn forget_unused_owners(&mut self) {
-        let counted = self.reporters.values().flat_map(|reporter| &reporter.counts).map(|(key, _)| key.owner);
+        let counted =
+            self.reporters.values().flat_map(|reporter| reporter.counts.iter()).map(|(key, _)| key.owner);
         let used: BTreeSet<OwnerId> =
             counted.chain(self.tracked.keys().copied()).chain([OTHER, DIRECT]).collect();
         self.ids.retain(|_, id| used.contains(id));
@@ -272,9 +285,11 @@ impl TrafficLedger {
         self.candidates.retain(|id, _| used.contains(id));
     }
 
-    fn add_growth(&mut self, before: &[(CellKey, Counts)], after: &[(CellKey, Counts)], now: MonotonicTime) {
+    fn add_growth(&mut self, before: &PackedCounts, after: &[(CellKey, Counts)], now: MonotonicTime) {
+        let mut before = before.iter().peekable();
         for (key, counts) in after {
-            let last = before.binary_search_by_key(key, |(key, _)| *key).map(|i| before[i].1);
+            while before.next_if(|(known, _)| known < key).is_some() {}
+            let last = before.next_if(|(known, _)| known == key).map(|(_, counts)| counts);
             let growth = counts.since(last.unwrap_or_default());
             if growth != Counts::default() {
                 self.add(*key, growth, now);
@@ -288,15 +303,19 @@ impl TrafficLedger {
         let owner = self.row_of(key.owner, growth.bytes);
         let number = self.minute(now);
         if self.minutes.back().is_none_or(|minute| minute.number != number) {
+            if let Some(last) = self.minutes.back_mut() {
+                last.cells.close();
+                last.pairs.close();
+            }
             self.minutes.push_back(Minute { number, ..Minute::default() });
         }
         let Some(minute) = self.minutes.back_mut() else { return };
         let mut key = CellKey { owner, ..key };
-        if minute.cells.len() >= MAX_CELLS && !minute.cells.contains_key(&key) && owner != DIRECT {
+        if minute.cells.len() >= MAX_CELLS && !minute.cells.contains(key) && owner != DIRECT {
             key.owner = OTHER;
         }
-        minute.cells.entry(key).or_default().add(growth);
-        minute.pairs.entry((key.from, key.to)).or_default().add(growth);
+        minute.cells.add_within(MAX_CELLS_OF_ALL, key, growth);
+        minute.pairs.add_within(MAX_PAIRS, CellKey { owner: OTHER, ..key }, growth);
         if let Some(bytes) = self.tracked.get_mut(&key.owner) {
             *bytes = bytes.saturating_add(growth.bytes);
         }
@@ -325,12 +344,16 @@ impl TrafficLedger {
         let minute = self.minute(now);
         while self.minutes.front().is_some_and(|oldest| oldest.number + MAX_MINUTES <= minute) {
             let Some(oldest) = self.minutes.pop_front() else { break };
-            for (key, counts) in oldest.cells {
+            for (key, counts) in oldest.cells.iter() {
                 if let Some(bytes) = self.tracked.get_mut(&key.owner) {
                     *bytes = bytes.saturating_sub(counts.bytes);
                 }
             }
         }
+        if minute == self.last_minute {
+            return;
+        }
+        self.last_minute = minute;
         self.reporters.retain(|_, reporter| now.0.saturating_sub(reporter.heard.0) < FORGET_AFTER);
         let hour = minute / 60;
         if hour != self.last_hour {
@@ -343,22 +366,19 @@ impl TrafficLedger {
         let mut candidates: Vec<(u64, OwnerId)> =
             std::mem::take(&mut self.candidates).into_iter().map(|(id, bytes)| (bytes, id)).collect();
         candidates.sort_unstable();
-        let mut promoted = BTreeSet::new();
+        let (mut promoted, mut demoted) = (BTreeSet::new(), BTreeSet::new());
         while let Some((bytes, candidate)) = candidates.pop() {
             let others = self.tracked.iter().filter(|(id, _)| !promoted.contains(*id));
             let smallest = others.map(|(id, bytes)| (*bytes, *id)).min();
             let Some((_, smallest)) = smallest.filter(|(least, _)| *least < bytes) else { break };
             self.tracked.remove(&smallest);
-            for minute in &mut self.minutes {
-                let moved: Vec<CellKey> =
-                    minute.cells.keys().filter(|key| key.owner == smallest).copied().collect();
-                for key in moved {
-                    let counts = minute.cells.remove(&key).unwrap_or_default();
-                    minute.cells.entry(CellKey { owner: OTHER, ..key }).or_default().add(counts);
-                }
-            }
+            demoted.insert(smallest);
             self.tracked.insert(candidate, 0);
             promoted.insert(candidate);
+        }
+        if !demoted.is_empty() {
+            let minutes = self.minutes.iter_mut();
+            minutes.for_each(|minute| minute.cells.move_to_others(|owner| demoted.contains(&owner)));
         }
     }
 
@@ -367,14 +387,15 @@ impl TrafficLedger {
         let current = self.minute(now);
         let minutes = window.as_secs().div_ceil(MINUTE).clamp(1, MAX_MINUTES);
         let first = (current + 1).saturating_sub(minutes);
-        let mut cells: BTreeMap<CellKey, Counts> = BTreeMap::new();
-        for minute in self.minutes.iter().filter(|minute| minute.number >= first) {
-            minute.cells.iter().for_each(|(key, counts)| cells.entry(*key).or_default().add(*counts));
-        }
+        let mut cells = CellSums::default();
+        self.minutes
+            .iter()
+            .filter(|minute| minute.number >= first)
+            .for_each(|minute| cells.add(&minute.cells));
         let mut rows: BTreeMap<TrafficOwner, Vec<ZonePairTraffic>> = BTreeMap::new();
-        for (key, counts) in &cells {
-            if let Some(owner) = self.owners.get(key.owner as usize).cloned().flatten() {
-                rows.entry(owner).or_default().push(self.traffic(key.from, key.to, *counts));
+        for (key, counts) in cells.into_iter() {
+            if let Some(owner) = self.owners.get(usize::from(key.owner)).cloned().flatten() {
+                rows.entry(owner).or_default().push(self.traffic(key.from, key.to, counts));
             }
         }
         let sorted = |(owner, mut zone_pairs): (TrafficOwner, Vec<ZonePairTraffic>)| {
@@ -408,18 +429,11 @@ impl TrafficLedger {
     pub fn history(&self, owner: Option<&TrafficOwner>) -> Vec<TrafficMinute> {
         let wanted = owner.map(|owner| self.ids.get(owner).copied());
         let of = |minute: &Minute| {
+            let pair = |(key, counts): (CellKey, Counts)| self.traffic(key.from, key.to, counts);
             let zone_pairs = match wanted {
-                None => {
-                    let pairs = minute.pairs.iter();
-                    pairs.map(|((from, to), counts)| self.traffic(*from, *to, *counts)).collect()
-                }
+                None => minute.pairs.iter().map(pair).collect(),
                 Some(None) => Vec::new(),
-                Some(Some(owner)) => {
-                    let first = CellKey { owner, from: u8::MIN, to: u8::MIN };
-                    let last = CellKey { owner, from: u8::MAX, to: u8::MAX };
-                    let cells = minute.cells.range(first..=last);
-                    cells.map(|(key, counts)| self.traffic(key.from, key.to, *counts)).collect()
-                }
+                Some(Some(owner)) => minute.cells.of_owner(owner).map(pair).collect(),
             };
             TrafficMinute { start_seconds: minute.number * MINUTE, zone_pairs }
         };

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use model::Snapshot;
+use model::{ObjectKey, Snapshot};
 use serde::{Deserialize, Serialize};
 
 /// The podCIDRs of each zone.
@@ -33,6 +33,42 @@ impl PodZones {
         (&cidrs_by_zone, &proxies).hash(&mut hasher);
         Self { version: hasher.finish().max(1), cidrs_by_zone, proxies }
     }
+}
+
+/// What is known of a proxy that reports its own traffic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReportedProxy {
+    /// The pod of its token; `None` for a process of this machine, which has none.
+    pub pod: Option<ObjectKey>,
+    /// Where its report came from, if over TCP.
+    pub peer: Option<IpAddr>,
+    /// The addresses that it names.
+    pub named: Vec<IpAddr>,
+}
+
+/// The addresses whose connections nodes leave to the proxies' own reports. Those of a node are never among them: on the
+/// host network, connections of the proxy and of the node's other processes look alike.
+pub fn proxy_addresses<'p>(
+    snapshot: &Snapshot,
+    proxies: impl IntoIterator<Item = &'p ReportedProxy>,
+) -> BTreeSet<IpAddr> {
+    let nodes = snapshot.nodes().values();
+    let cidrs: Vec<IpNet> = nodes.clone().flat_map(|node| node.pod_cidrs.iter().copied()).collect();
+    let of_nodes: BTreeSet<IpAddr> = nodes.flat_map(|node| node.addresses.iter().copied()).collect();
+    let mut addresses = BTreeSet::new();
+    for proxy in proxies {
+        let is_own = |ip: &IpAddr| match &proxy.pod {
+            Some(pod) => {
+                let ips = snapshot.pod(pod).and_then(|pod| pod.ips.as_ref());
+                ips.is_some_and(|ips| ips.iter().any(|own| own == *ip))
+            }
+            // A process with another address is not in a pod, and its addresses are the host's.
+            None => proxy.named.iter().all(|ip| cidrs.iter().any(|cidr| cidr.contains(ip))),
+        };
+        let named = proxy.named.iter().copied().filter(is_own);
+        addresses.extend(proxy.peer.into_iter().chain(named).filter(|ip| !of_nodes.contains(ip)));
+    }
+    addresses
 }
 
 /// [`PodZones`] by address.
@@ -99,5 +135,32 @@ mod tests {
         }
         let proxies = BTreeSet::from(["10.1.0.9".parse().unwrap()]);
         assert_ne!(PodZones::of(&snapshot, proxies).version, zones.version);
+    }
+
+    #[test]
+    fn a_proxy_names_the_addresses_of_its_own_pod_alone() {
+        let mut snapshot = Snapshot::default();
+        for object in [
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "spec": {"podCIDRs": ["10.1.0.0/24"]},
+                "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}),
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "edge", "namespace": "shop"},
+                "status": {"podIPs": [{"ip": "10.1.0.9"}, {"ip": "192.0.2.1"}]}}),
+        ] {
+            snapshot.apply(parse::object(&object, &mut Interner::default()).0.unwrap());
+        }
+        let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
+        let found = |pod: Option<&str>, peer: &[&str], named: &[&str]| {
+            let pod = pod.map(|pod| ObjectKey::new(&"shop".into(), &pod.into()));
+            let proxy = ReportedProxy { pod, peer: ips(peer).first().copied(), named: ips(named) };
+            proxy_addresses(&snapshot, [&proxy]).into_iter().collect::<Vec<IpAddr>>()
+        };
+        // With a token: those of its pod, and neither another pod's nor the node's.
+        assert_eq!(found(Some("edge"), &[], &["10.1.0.9", "10.1.0.8", "192.0.2.1"]), ips(&["10.1.0.9"]));
+        assert_eq!(found(Some("unknown"), &[], &["10.1.0.9"]), ips(&[]));
+        assert_eq!(found(Some("edge"), &["10.1.0.9"], &[]), ips(&["10.1.0.9"]));
+        assert_eq!(found(Some("edge"), &["192.0.2.1"], &[]), ips(&[]), "on the host network");
+        // Without one: in a pod, and not on the host, which has the address of a bridge as well.
+        assert_eq!(found(None, &[], &["10.1.0.7"]), ips(&["10.1.0.7"]));
+        assert_eq!(found(None, &[], &["10.1.0.1", "198.51.100.1"]), ips(&[]));
     }
 }

@@ -120,6 +120,14 @@ impl Observation {
     }
 }
 
+/// The condition of a Service whose split can no longer be compared; `None` if it never had one.
+pub fn not_compared_condition(service: &Service) -> Option<Condition> {
+    service.conditions.value(OBSERVED)?;
+    let message = "Session affinity or a traffic policy decides where connections go: they are not compared.";
+    let (status, reason) = (ConditionStatus::Unknown, "NotCompared");
+    Some(Condition { kind: OBSERVED, status, reason, message: message.to_owned() })
+}
+
 /// The condition, once it is known. Without numbers: those are in `zoneward status`.
 pub fn observed_condition(observation: &Observation) -> Option<Condition> {
     let (status, reason, message) = match observation.as_planned? {

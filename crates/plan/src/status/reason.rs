@@ -22,7 +22,7 @@ pub(super) fn reason(
         return Some(format!("not proxied: {why}"));
     }
     let evaluation = evaluation?;
-    if evaluation.ready_endpoints == 0 {
+    if !evaluation.is_serving() {
         return Some("no ready endpoint".to_owned());
     }
     if let Some(message) = refused_by_condition(service) {

@@ -146,16 +146,42 @@ fn a_service_without_a_setting_has_a_fix_with_its_predicted_effect() {
     );
     assert_eq!(report.summary.in_zone, Some(0.3333));
     assert_eq!(report.summary.cross_zone_bytes_per_day, Some(144e9));
+    // As even as without a mechanism: nothing is saved.
+    assert_eq!((report.summary.saved_bytes_per_day, report.summary.saved_per_month), (Some(0.0), Some(0.0)));
     let pair = &report.summary.zones[1];
     assert_eq!((pair.from.as_str(), pair.to.as_str(), pair.measured), ("za", "zb", 0.3333));
     assert_eq!(pair.planned, Some(0.3333));
 }
 
 #[test]
+fn what_stays_in_zone_is_compared_with_an_even_spread() {
+    // 9 GB an hour of za, of which an even spread over 2, 1 and 1 endpoints would send half elsewhere.
+    let traffic = sums(3_600, vec![pair("za", "za", 8, 8_000_000_000), pair("za", "zb", 1, 1_000_000_000)]);
+    let cluster = Cluster::new(cart(json!({})), [2, 1, 1]);
+    let summary = cluster.report(Some(&traffic), Vec::new()).summary;
+    assert_eq!(summary.saved_bytes_per_day, Some(3.5e9 * 24.0));
+    assert_eq!(summary.saved_per_month, Some(cents(3.5 * 24.0 * DAYS_PER_MONTH * 0.02)));
+    // Less than nothing is saved where more crosses.
+    let traffic = sums(3_600, vec![pair("za", "zb", 1, 2_000_000_000), pair("", "zb", 1, 1_000_000_000)]);
+    assert_eq!(cluster.report(Some(&traffic), Vec::new()).summary.saved_bytes_per_day, Some(-24e9));
+}
+
+#[test]
+fn without_endpoints_or_bytes_nothing_is_compared() {
+    let summary = Cluster::new(cart(json!({})), [0, 0, 0]).report(Some(&even()), Vec::new()).summary;
+    assert_eq!((summary.saved_bytes_per_day, summary.saved_per_month), (None, None));
+    let traffic = sums(3_600, vec![pair("za", "za", 8, 0)]);
+    let summary = Cluster::new(cart(json!({})), [1, 1, 1]).report(Some(&traffic), Vec::new()).summary;
+    assert_eq!(summary.saved_bytes_per_day, None);
+}
+
+#[test]
 fn the_documented_json_names_are_there() {
     let report = Cluster::new(cart(json!({})), [1, 1, 1]).report(Some(&even()), Vec::new());
     let value = serde_json::to_value(&report).expect("it serialises");
-    for name in ["inZone", "crossZoneBytesPerDay", "costPerMonth", "currency"] {
+    for name in
+        ["inZone", "crossZoneBytesPerDay", "costPerMonth", "savedBytesPerDay", "savedPerMonth", "currency"]
+    {
         assert!(!value["summary"][name].is_null(), "{name}: {value}");
     }
     assert_eq!(
@@ -375,4 +401,94 @@ mod agreement {
         );
         assert_eq!(observed_condition(&Observation::default()), None);
     }
+}
+
+/// The signals of several Services with the traffic of each.
+fn signals_of(services: Vec<ServiceStatus>, rows: Vec<TrafficRow>) -> StatusSignals {
+    let not_honored = services.iter().filter(|s| !s.honored).map(ServiceStatus::key).collect();
+    let summary = StatusSummary { not_honored, ..StatusSummary::default() };
+    let report = StatusReport { summary, services, ..StatusReport::default() };
+    let traffic = TrafficSums { window_seconds: 86_400, rows, ..TrafficSums::default() };
+    signals(&report, &BTreeMap::new(), Some(&traffic), &|_, _| Some(0.02))
+}
+
+#[test]
+fn signals_are_bounded_and_all_other_services_are_one_row() {
+    let name = |number: usize| format!("s{number:03}");
+    let service = |number: usize| ServiceStatus {
+        namespace: "shop".into(),
+        name: name(number),
+        bytes_per_day: Some(number as f64),
+        // One with little traffic is not honoured.
+        honored: number != 3,
+        ..ServiceStatus::default()
+    };
+    let row = |number: usize| TrafficRow {
+        owner: TrafficOwner::Service { namespace: "shop".into(), name: name(number) },
+        zone_pairs: vec![pair("za", "zb", 1, 1_000_000_000)],
+    };
+    let direct = TrafficRow {
+        owner: TrafficOwner::NotThroughService,
+        zone_pairs: vec![pair("za", "zb", 1, 9_000_000_000)],
+    };
+    let beyond = TrafficRow {
+        owner: TrafficOwner::OtherServices,
+        zone_pairs: vec![pair("za", "za", 1, 7_000_000_000)],
+    };
+    let rows = (0..206).map(row).chain([direct, beyond]).collect();
+    let signals = signals_of((0..206).map(service).collect(), rows);
+    assert_eq!((signals.services.len(), signals.not_honored), (201, 1));
+    assert_eq!((signals.services[0].name.as_str(), signals.services[0].honored), ("s003", false));
+    assert_eq!(signals.services[1].name, "s205");
+    let others = signals.services.last().expect("it is there");
+    assert_eq!(
+        (others.namespace.as_str(), others.name.as_str(), others.honored),
+        ("", "OtherServices", true)
+    );
+    // Six Services with a GB each across, and seven GB in zone.
+    assert_eq!(others.in_zone.measured, Some(rounded(7.0 / 13.0)));
+    assert_eq!(others.cost_per_month, Some(3.6));
+}
+
+#[test]
+fn a_service_without_traffic_has_signals_only_if_it_is_not_honored() {
+    let service =
+        |name: &str, honored| ServiceStatus { name: name.into(), honored, ..ServiceStatus::default() };
+    let signals = signals_of(vec![service("fine", true), service("broken", false)], Vec::new());
+    assert_eq!(signals.services.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["broken"]);
+}
+
+#[test]
+fn the_overload_of_a_zone_is_that_of_its_endpoints_for_the_measured_demand() {
+    let cluster = Cluster::new(cart(json!({"spec": {"trafficDistribution": "PreferSameZone"}})), [1, 1, 2]);
+    let traffic =
+        sums(60, vec![pair("za", "za", 60, 600), pair("zb", "zb", 20, 200), pair("zc", "zc", 20, 200)]);
+    let evaluation = cluster.evaluation(Some(&traffic)).expect("nodes proxy it");
+    let report = cluster.report(Some(&traffic), Vec::new());
+    let evaluations = BTreeMap::from([(cluster.service().key.clone(), evaluation)]);
+    let signals = signals(&report, &evaluations, Some(&traffic), &|_, _| None);
+    let overload: Vec<(&str, f64)> =
+        signals.overload_by_zone.iter().map(|(z, load)| (z.as_str(), *load)).collect();
+    // za has a quarter of the endpoints and 60 % of the traffic.
+    assert_eq!(overload, [("za", 1.4), ("zb", -0.2), ("zc", -0.6)]);
+    assert_eq!(signals.services[0].in_zone.planned, Some(1.0));
+}
+
+#[test]
+fn a_fix_has_to_gain_three_points() {
+    // Of ten endpoints in za and one elsewhere, almost all demand is in za already.
+    let cluster = Cluster::new(cart(json!({})), [50, 1, 0]);
+    let little = sums(60, vec![pair("za", "za", 980, 9_800), pair("za", "zb", 20, 200)]);
+    let evaluation = cluster.evaluation(Some(&little)).expect("nodes proxy it");
+    assert!(evaluation.planned.in_zone > 0.97 && evaluation.best > evaluation.planned.in_zone + 0.01);
+    assert!(evaluation.change.is_none(), "{:?}", evaluation.change);
+    let cluster = Cluster::new(cart(json!({})), [25, 1, 0]);
+    let evaluation = cluster.evaluation(Some(&little)).expect("nodes proxy it");
+    assert!(evaluation.change.is_some(), "{:?}", evaluation.planned.in_zone);
+}
+
+#[test]
+fn a_service_whose_traffic_all_leaves_its_zone_has_a_share_of_zero_without_a_sign() {
+    let share = in_zone(&[pair("za", "zb", 1, 1)]).expect("it has traffic");
+    assert!(share.is_sign_positive() && share == 0.0, "{share:?}");
 }

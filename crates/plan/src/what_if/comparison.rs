@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::FeatureGates;
 use crate::hints::{Hysteresis, Mechanism, MechanismChoice, TrafficDistributionDefaults, choose};
-use model::{AddressType, Name, Service, Slice};
+use model::{AddressType, Family, Name, Service, Slice};
 
 use super::scenario::{Scenario, without_zone};
 use super::traffic::{EndpointLoad, figures_and_loads};
@@ -47,15 +47,15 @@ impl WhatIfEvaluator {
         demand: Option<&BTreeMap<Name, f64>>,
     ) -> Vec<EndpointLoad> {
         let query = WhatIfQuery { service, slices, namespace_default: None, scale: &[], measured: demand };
-        let family = family_of(slices);
-        figures_and_loads(service, &self.stored(slices), family, &measured(&self.sources, &query)).1
+        let family = family_of(service, slices);
+        figures_and_loads(service, &self.stored(slices, family), family, &measured(&self.sources, &query)).1
     }
 
     /// Compares the slices as they are with those that the controller would write after the change and `query.scale`.
     /// A zone that no ready node has does not fail.
     pub fn compare(&self, query: &WhatIfQuery<'_>, change: &WhatIfChange) -> WhatIfComparison {
-        let family = family_of(query.slices);
-        let stored = self.stored(query.slices);
+        let family = family_of(query.service, query.slices);
+        let stored = self.stored(query.slices, family);
         let defaults =
             TrafficDistributionDefaults { namespace: query.namespace_default.cloned(), cluster: None };
         let current = choose(query.service, &defaults, &FeatureGates::default()).mechanism;
@@ -100,9 +100,9 @@ impl WhatIfEvaluator {
     }
 
     /// The slices of the evaluated family, reduced to what decides on traffic.
-    fn stored(&self, slices: &[Slice]) -> Vec<Slice> {
-        let family = AddressType::Ip(family_of(slices));
-        let counts = |slice: &&Slice| slice.content.address_type == family && !slice.deleting;
+    fn stored(&self, slices: &[Slice], family: Family) -> Vec<Slice> {
+        let counts =
+            |slice: &&Slice| slice.content.address_type == AddressType::Ip(family) && !slice.deleting;
         slices.iter().filter(counts).map(|slice| self.reduced_slice(slice)).collect()
     }
 }

@@ -49,6 +49,9 @@ pub(super) async fn forward(
         None => return unresolved(StatusCode::INTERNAL_SERVER_ERROR, plan.rule, is_grpc, request_log),
     };
     mutate(&mut parts, plan.rule, plan.path);
+    if let Some(trace) = &request_log.trace {
+        trace.propagate(&mut parts.headers);
+    }
     let mirrors = match plan.rule {
         Some(rule) if !rule.mirrors.is_empty() => mirror::send(connection, rule, &parts, &body),
         _ => Vec::new(),

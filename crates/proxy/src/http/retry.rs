@@ -64,6 +64,9 @@ pub(super) async fn send(
         if !request_log.take_slot_of_backend(backend, endpoint.protocol) {
             return Err((StatusCode::SERVICE_UNAVAILABLE, Some(BACKEND_OVERFLOW)));
         }
+        if let Some(trace) = &mut request_log.trace {
+            trace.start_attempt(proxy, backend, chosen, &mut request);
+        }
         let sent = async {
             match PooledConnection::acquire(endpoint, connector, purpose).await {
                 Ok(connection) => attempt(connection, request, context, settings.timeouts.response).await,
@@ -89,10 +92,16 @@ pub(super) async fn send(
                 } else {
                     endpoint.outlier.succeeded();
                 }
+                if let Some(trace) = &mut request_log.trace {
+                    trace.attempt_responded(response.status());
+                }
                 return Ok((response, connection));
             }
             Err(failed) => failed,
         };
+        if let Some(trace) = &mut request_log.trace {
+            trace.attempt_failed(proxy, failed.status, failed.reason);
+        }
         if failed.is_endpoint_fault {
             note_failure(proxy, backend, &balancer, endpoint);
             avoid.push(endpoint.clone());

@@ -44,7 +44,7 @@ pub(crate) async fn respond(
 ) -> Result<Response<ResponseBody>, Infallible> {
     let proxy = &connection.proxy;
     let (mut parts, body) = request.into_parts();
-    let mut request_log = RequestLog::open(proxy, &connection.activity, connection.addresses.client, &parts);
+    let mut request_log = RequestLog::open(&connection, &parts);
     let is_grpc = is_grpc(&parts.headers);
     if let Some((status, reason)) = over_limits(proxy, &body, &mut request_log) {
         return Ok(local_reply::error_with_reason(status, reason, is_grpc, request_log));
@@ -56,7 +56,7 @@ pub(crate) async fn respond(
         request_log.forwarded_for = set_forwarded(&connection, &mut parts);
     }
     let active = proxy.active_tables();
-    let decision = decide(&active, &connection, &parts, upgrade.as_ref());
+    let decision = decide(&active, &connection, &parts, upgrade.as_ref(), &mut request_log);
     request_log.route = match &decision {
         RouteDecision::Redirect(rule, ..)
         | RouteDecision::Respond(rule, ..)
@@ -138,6 +138,7 @@ fn decide<'s>(
     connection: &HttpConnection,
     parts: &Parts,
     upgrade: Option<&UpgradeRequest>,
+    request_log: &mut RequestLog,
 ) -> RouteDecision<'s> {
     if parts.method == Method::CONNECT {
         match parts.extensions.get::<Protocol>() {
@@ -186,7 +187,12 @@ fn decide<'s>(
         }
     };
     match active.match_rule(routes, &request) {
-        Some(matched) => apply_rule(matched, &request, connection, normal != given),
+        Some(matched) => {
+            if let (Some(trace), Some(_)) = (&mut request_log.trace, &matched.model.origin.policy) {
+                trace.set_http_route(matched.path);
+            }
+            apply_rule(matched, &request, connection, normal != given)
+        }
         // Semantics 1.5: in the mesh the last rule matches everything, so this is a gateway.
         None => RouteDecision::Reject(StatusCode::NOT_FOUND),
     }

@@ -354,13 +354,19 @@ pub(crate) async fn connect(
     let settings = &proxy.settings;
     let relieve = || proxy.relieve_sockets(claimant);
     let descriptor = proxy.sockets.acquire(settings.timeouts.connect, claimant, relieve).await?;
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    if let Some(mark) = settings.mark {
-        setsockopt(&socket, sockopt::Mark, &mark)?;
-    }
+    let socket = marked_socket(address, settings.mark)?;
     let stream = timeout(settings.timeouts.connect, socket.connect(address)).await??;
     stream.set_nodelay(true)?;
     Ok((stream, descriptor))
+}
+
+/// A socket whose connection to an address has the firewall mark.
+pub(crate) fn marked_socket(address: SocketAddr, mark: Option<u32>) -> io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    if let Some(mark) = mark {
+        setsockopt(&socket, sockopt::Mark, &mark)?;
+    }
+    Ok(socket)
 }
 
 async fn connect_http1(

@@ -4,7 +4,7 @@
 //! installed; remaining rules are reported.
 
 mod iptables;
-mod ipvs;
+pub(super) mod ipvs;
 mod nftables;
 pub(super) mod program;
 pub(super) mod running;

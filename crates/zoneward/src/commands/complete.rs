@@ -183,6 +183,8 @@ fn path(text: &str) -> PathBuf {
 fn flag_candidates(command: &Command, flag: &str) -> Option<Candidates> {
     let kind = match flag {
         "--from" if command.get_name() == "traffic" => return Some(Candidates::DemoClients),
+        // A mode of kube-proxy.
+        "--from" if command.get_name() == "check" => return None,
         "--node" => ObjectKind::Node,
         "-n" | "--namespace" => ObjectKind::Namespace,
         "--from" | "--to" => ObjectKind::Service,

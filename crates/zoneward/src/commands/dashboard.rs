@@ -212,7 +212,7 @@ impl Dashboard {
         match detail::events(&self.client, namespace, name).await {
             Ok(events) => view.detail.events = events,
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                notes.push("Events are not shown: the controller may not list them".to_owned());
+                notes.push("Events are not shown: the controller lacks the right to list them, see deploy/controller/rbac.yaml".to_owned());
             }
             Err(error) => notes.push(format!("Events cannot be read: {error}")),
         }

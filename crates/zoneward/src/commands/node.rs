@@ -56,6 +56,7 @@ pub fn run(args: &NodeFlags) -> Result<bool> {
             node: node_name(&settings.configuration)?,
             lease_namespace: args.lease_namespace.clone(),
             controller_lease: args.controller_lease.0.clone(),
+            service_traffic_metrics: args.service_traffic_metrics,
             config_file: args.config.as_deref(),
             access: &args.access,
             notices,

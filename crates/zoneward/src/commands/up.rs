@@ -210,7 +210,8 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let mesh = match proxies {
         None => None,
         Some(proxies) => {
-            let api = proxy_api::ProxyApi::open(server, client.clone(), data)?;
+            let reports = (!args.no_controllers).then_some(ledger);
+            let api = proxy_api::ProxyApi::open(server, client.clone(), data, reports)?;
             Some(tokio::spawn(mesh::keep(client, api, clock, random, proxies, mesh_stopped)))
         }
     };

@@ -309,6 +309,15 @@ fn the_evaluation_of_rules_is_strict() {
 }
 
 #[test]
+fn the_controller_may_list_events_for_the_dashboard_and_the_node_proxy_may_not() {
+    let objects = ValueSet::named("everything").objects();
+    let events = "/api/v1/namespaces/shop/events?fieldSelector=involvedObject.name%3Dcart";
+    let list = Access::of("GET", events).unwrap();
+    assert!(allows(&objects, ("kube-system", "zoneward-controller"), &list));
+    assert!(!allows(&objects, ("kube-system", "zoneward-node"), &list));
+}
+
+#[test]
 fn every_role_with_metrics_may_review_tokens_unless_they_are_plain() {
     let accounts = [
         ("kube-system", "zoneward-controller"),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 mod exposition;
+mod ledger;
 mod logs;
 mod metrics;
 mod reference;

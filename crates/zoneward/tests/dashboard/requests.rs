@@ -91,6 +91,20 @@ fn eventually(address: SocketAddr, path: &str, part: &str) -> String {
 }
 
 #[test]
+fn the_page_of_a_service_shows_its_last_events_and_those_of_no_other() {
+    let (up, address) = cluster("dashboard-events", &[]);
+    for (name, message) in [("cart", "the zone <b>a</b> has no capacity"), ("other", "not of this page")] {
+        let event = json!({"metadata": {"name": format!("{name}.1")}, "type": "Warning", "reason": "Overloaded",
+            "involvedObject": {"kind": "Service", "namespace": "shop", "name": name}, "message": message,
+            "count": 3, "firstTimestamp": "2026-11-17T08:00:00Z", "lastTimestamp": "2026-11-17T08:30:00Z"});
+        up.post("/api/v1/namespaces/shop/events", &event);
+    }
+    let page = eventually(address, "/services/shop/cart", "Overloaded");
+    assert!(page.contains("the zone &lt;b&gt;a&lt;/b&gt; has no capacity (x3)"), "{page}");
+    assert!(page.contains("2026-11-17T08:30:00Z") && !page.contains("not of this page"), "{page}");
+}
+
+#[test]
 fn other_sites_and_rebound_names_get_nothing() {
     let (up, address) = cluster("dashboard-guard", &[]);
     eventually(address, "/services", "shop/cart");

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::namespace::run;
-use crate::world::{Machine, Running, Upstream, ask, body, route, until, way_out};
+use crate::world::{Machine, Running, Seen, Upstream, ask, body, route, until, way_out};
 
 fn tables() -> String {
     run("nft", &["list", "tables"])
@@ -99,6 +99,45 @@ pub(crate) fn sidecars_own_connections_are_left_alone_by_their_mark() {
     assert_eq!(own.seen().len() - before, 50);
     let rules = run("nft", &["list", "ruleset"]);
     assert!(rules.contains("meta mark 0x00007a6d") && !rules.contains("skuid"), "{rules}");
+    assert_eq!(sidecar.stop(), Some(0));
+}
+
+/// The collector is a Service, whose connections the kernel redirects: without the mark, each export would be a request of
+/// the sidecar, with spans of its own.
+pub(crate) fn exports_of_spans_make_no_spans() {
+    way_out();
+    let one = Upstream::start("one", "10.1.0.1");
+    let machine = Machine::up("redirect-spans", &["--no-mesh"]);
+    machine.expose("backend", std::slice::from_ref(&one.address));
+    machine.apply(&json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "collector"},
+        "spec": {"ports": [{"name": "http", "port": 8080}]}}));
+    let found = machine.read("/api/v1/namespaces/default/services/collector");
+    let vip = found["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    let collector = Upstream::start("collector", &vip);
+    machine.apply(
+        &json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "collector-1", "labels": {"kubernetes.io/service-name": "collector"}},
+        "ports": [{"name": "http", "port": 8080}], "endpoints": [{"addresses": [vip]}]}),
+    );
+    let endpoint = format!("http://{}", collector.address);
+    let words = ["--from", "frontend", "--redirect", "--node", "node-a", "--otlp-endpoint", &endpoint];
+    let mut sidecar = machine.proxy("sidecar", &words);
+    // Both Services are redirected; requests by way of the sidecar belong to a trace.
+    let is_traced = |seen: &[Seen]| seen.last().is_some_and(|seen| seen.headers.contains_key("traceparent"));
+    let backend = machine.vips("backend").remove(0);
+    until("a traced request", || body(&backend, "/").is_some() && is_traced(&one.seen()));
+    until("a traced request to the collector", || {
+        body(&collector.address, "/").is_some()
+            && collector.seen().iter().any(|seen| is_traced(std::slice::from_ref(seen)))
+    });
+    let exports =
+        || collector.seen().into_iter().filter(|seen| seen.path == "/v1/traces").collect::<Vec<_>>();
+    until("an export", || !exports().is_empty());
+    std::thread::sleep(Duration::from_secs(2));
+    let before = exports().len();
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(exports().len(), before, "exports end when requests do");
+    assert!(exports().iter().all(|seen| !seen.headers.contains_key("traceparent")));
     assert_eq!(sidecar.stop(), Some(0));
 }
 

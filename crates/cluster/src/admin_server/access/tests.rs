@@ -390,3 +390,31 @@ async fn a_unix_socket_takes_reports_and_loopback_without_tokens_does_not() {
     assert_eq!(status(&refused), "403", "{refused}");
     fs::remove_dir_all(&folder).unwrap();
 }
+
+#[tokio::test]
+async fn the_token_of_a_pod_names_its_pod_and_node() {
+    let world = World::new("bound", AdminAccessArgs::default()).await;
+    let node = json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n1"}});
+    world.create("/api/v1/nodes", node).await;
+    let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "node-proxy"},
+        "spec": {"nodeName": "n1", "serviceAccountName": "prometheus", "containers": [{"name": "c", "image": "i"}]}});
+    let pod = world.create("/api/v1/namespaces/monitoring/pods", pod).await;
+    let bound = |kind: &str, name: &str, uid: &Value| {
+        json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1",
+            "spec": {"boundObjectRef": {"kind": kind, "apiVersion": "v1", "name": name, "uid": uid}}})
+    };
+    let path = "/api/v1/namespaces/monitoring/serviceaccounts/prometheus/token";
+    let address =
+        ledger_client::https_address(world.address, &world.access.as_ref().unwrap().certificate_digest());
+    let made = world.create(path, bound("Pod", "node-proxy", &pod["metadata"]["uid"])).await;
+    let mut client = reporter(&world, made["status"]["token"].as_str().unwrap(), &address).await;
+    client.send(&TrafficReport::default()).await.unwrap();
+    let user = world.posts.lock().unwrap().pop().unwrap().user.unwrap();
+    assert_eq!((user.node.as_deref(), user.pod.as_deref()), (Some("n1"), Some("node-proxy")));
+    // The token ends with its pod: a copy of it reports no more.
+    let gone = http::Request::delete("/api/v1/namespaces/monitoring/pods/node-proxy?gracePeriodSeconds=0");
+    world.client.request::<Value>(gone.body(Vec::new()).unwrap()).await.unwrap();
+    world.manual.advance(Duration::from_secs(600));
+    let refused = client.send(&TrafficReport::default()).await.unwrap_err();
+    assert!(format!("{refused:#}").contains("401"), "{refused:#}");
+}

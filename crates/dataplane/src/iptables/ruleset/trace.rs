@@ -112,6 +112,17 @@ pub fn evaluate(
     evaluate_state(ruleset, packet, node, ConnectionState::New)
 }
 
+/// All paths of the first packet of a connection whose destination another program rewrites to `destination`, before the
+/// nat table would.
+pub fn evaluate_rewritten(
+    ruleset: &IptablesRuleset,
+    packet: &FirstPacket,
+    node: &IptablesNode,
+    destination: SocketAddr,
+) -> Result<IptablesEvaluation, IptablesError> {
+    evaluate_in(&Context { rewritten: Some(destination), ..Context::new(ruleset, packet, node) })
+}
+
 /// All paths of a packet in this state. Only a new connection sees the nat table.
 pub fn evaluate_state(
     ruleset: &IptablesRuleset,
@@ -119,18 +130,21 @@ pub fn evaluate_state(
     node: &IptablesNode,
     state: ConnectionState,
 ) -> Result<IptablesEvaluation, IptablesError> {
-    let context = Context { ruleset, node, packet, state, from_node: node.is_local(packet.src.ip()) };
-    let mut waiting = vec![Walker::start(&context)];
+    evaluate_in(&Context { state, ..Context::new(ruleset, packet, node) })
+}
+
+fn evaluate_in(context: &Context<'_>) -> Result<IptablesEvaluation, IptablesError> {
+    let mut waiting = vec![Walker::start(context)];
     let mut paths = Vec::new();
     while let Some(walker) = waiting.pop() {
-        paths.push(walker.finish(&context, &mut waiting)?);
+        paths.push(walker.finish(context, &mut waiting)?);
         if paths.len() > MAX_PATHS {
             return Err(IptablesError::new(format!(
                 "the packet has more than {MAX_PATHS} paths through the rules"
             )));
         }
     }
-    Ok(summarise(ruleset, paths))
+    Ok(summarise(context.ruleset, paths))
 }
 
 impl IptablesEvaluation {
@@ -188,6 +202,15 @@ struct Context<'c> {
     packet: &'c FirstPacket,
     state: ConnectionState,
     from_node: bool,
+    /// The destination that another program gives the packet.
+    rewritten: Option<SocketAddr>,
+}
+
+impl<'c> Context<'c> {
+    fn new(ruleset: &'c IptablesRuleset, packet: &'c FirstPacket, node: &'c IptablesNode) -> Self {
+        let from_node = node.is_local(packet.src.ip());
+        Self { ruleset, node, packet, state: ConnectionState::New, from_node, rewritten: None }
+    }
 }
 
 /// Where a packet is.
@@ -345,6 +368,10 @@ impl<'r> Walker<'r> {
     }
 
     fn enter(&mut self, context: &Context<'r>, stage: Stage, waiting: &mut Vec<Self>) -> StageEnd {
+        if let (Stage::Chain("nat", "PREROUTING" | "OUTPUT"), Some(to)) = (stage, context.rewritten) {
+            self.dst = to;
+            self.is_dnat = true;
+        }
         match stage {
             Stage::Routing => self.route(context),
             Stage::Ipvs => return self.balance(context, waiting),

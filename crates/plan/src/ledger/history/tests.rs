@@ -165,7 +165,9 @@ fn no_reporter_and_no_name_makes_the_ledger_grow_without_bound() {
     }
     assert!(ledger.ids.len() <= MAX_OWNERS && ledger.owners.len() <= MAX_OWNERS);
     assert!(ledger.zones.len() <= MAX_ZONES);
-    assert!(ledger.minutes.back().unwrap().cells.len() <= MAX_CELLS + MAX_ZONES * MAX_ZONES);
+    let minute = ledger.minutes.back().unwrap();
+    // Beyond the bound, a row has unknown zones.
+    assert!(minute.cells.len() <= MAX_CELLS_OF_ALL + 2 && minute.pairs.len() <= MAX_PAIRS + 1);
     assert_eq!(bytes(&ledger, 30), 10 * MAX_REPORTERS as u64 + 30 * MAX_REPORT_PAIRS as u64);
     // A day later there is room again.
     ledger.record(&report("node/1", "s2", 1, 1, 1), at(25 * 3600)).unwrap();
@@ -195,4 +197,27 @@ fn the_json_has_the_documented_form() {
         "gaps": {"lostEvents": 0, "droppedCounts": 0, "unaccountedFlows": 0},
         "reporters": 1, "silent": []});
     assert_eq!(sums, expected);
+}
+
+#[test]
+fn more_pairs_of_zones_than_the_bound_count_as_unknown_and_every_byte_is_there() {
+    let mut ledger = ledger();
+    let zones: Vec<String> = (0..60).map(|zone| format!("z{zone}")).collect();
+    let (mut sequence, mut sent) = (0, 0);
+    for from in &zones {
+        sequence += 1;
+        let pairs: Vec<_> = zones.iter().map(|to| (from.as_str(), to.as_str(), 1, 10)).collect();
+        let owners = [service("cart"), TrafficOwner::NotThroughService];
+        let rows: Vec<TrafficRow> = owners.map(|owner| row(owner, &pairs)).into();
+        sent += 10 * rows.len() as u64 * zones.len() as u64;
+        ledger
+            .record(&TrafficReport { rows, ..report(&format!("node/{from}"), "s", sequence, 1, 0) }, at(10))
+            .unwrap();
+    }
+    assert_eq!(bytes(&ledger, 10), sent);
+    let minute = ledger.minutes.back().unwrap();
+    assert!(minute.cells.len() <= MAX_CELLS_OF_ALL + 3 && minute.pairs.len() <= MAX_PAIRS + 1);
+    let history = ledger.history(None);
+    assert_eq!(history[0].zone_pairs.iter().map(|pair| pair.bytes).sum::<u64>(), sent);
+    assert!(history[0].zone_pairs.iter().any(|pair| pair.from_zone.is_empty()));
 }

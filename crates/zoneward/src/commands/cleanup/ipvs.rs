@@ -10,6 +10,12 @@ use super::{CleanupReport, Leftover};
 
 const INTERFACE: &str = "kube-ipvs0";
 
+/// The addresses of kube-proxy's interface.
+pub(in crate::commands) fn interface_addresses() -> BTreeSet<String> {
+    let listing = run("ip", &["-o", "address", "show", "dev", INTERFACE], "");
+    listing.ok().flatten().map(|listing| addresses(&listing)).unwrap_or_default()
+}
+
 /// Virtual servers on other addresses are kept: they may belong to other programs.
 pub(super) fn remove(dry_run: bool, report: &mut CleanupReport) {
     remove_sets(dry_run, report);

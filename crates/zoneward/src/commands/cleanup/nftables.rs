@@ -26,7 +26,7 @@ pub(super) fn remove(scope: CleanupScope, dry_run: bool, report: &mut CleanupRep
 
 fn scope_name(scope: CleanupScope) -> &'static str {
     match scope {
-        CleanupScope::Zoneward => "zoneward",
+        CleanupScope::NodeProxy | CleanupScope::Zoneward => "zoneward",
         CleanupScope::AllProxies => "zoneward, kube-proxy",
     }
 }

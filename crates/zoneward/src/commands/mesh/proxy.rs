@@ -15,12 +15,13 @@ use model::Name;
 use model::random::Random;
 use proxy::{
     AccessLog, CircuitBreakerLimits, DirectResponseSources, LoadBalancerSettings, Proxy, ProxyLimits,
-    ProxyOptions, ProxyTables, ProxyTimeouts,
+    ProxyOptions, ProxyTables, ProxyTimeouts, SpanExporter, SpanExporterOptions,
 };
 use tokio::sync::watch;
 
 use crate::cli;
 use crate::edge::GatewayEdgeArgs;
+use crate::otlp::OtlpArgs;
 use cluster::admin_server::access::AdminAccessArgs;
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::ledger_client::{ControllerLease, LedgerClient, controller_lease};
@@ -85,6 +86,8 @@ pub struct ProxyArgs {
     #[command(flatten)]
     pub edge: GatewayEdgeArgs,
     #[command(flatten)]
+    pub otlp: OtlpArgs,
+    #[command(flatten)]
     pub bounds: Bounds,
     /// Listen address of /healthz, /livez, /readyz and /metrics; port 0 picks a free port [default: 127.0.0.1:10271,
     /// or a free port if it is in use]
@@ -96,6 +99,9 @@ pub struct ProxyArgs {
     #[arg(long, value_name = "NAMESPACE/NAME", default_value = "kube-system/zoneward-controller")]
     #[arg(value_parser = controller_lease)]
     pub controller_lease: ControllerLease,
+    /// Unix socket to report traffic to, instead of the address in the Lease
+    #[arg(long, value_name = "FILE")]
+    pub ledger_socket: Option<PathBuf>,
     #[command(flatten)]
     pub log: log::LogArgs,
 }
@@ -260,11 +266,12 @@ pub fn run(args: &ProxyArgs) -> Result<bool> {
 }
 
 async fn serve(args: &ProxyArgs) -> Result<()> {
-    let options = options(args)?;
+    let mut options = options(args)?;
     let log = options.access_log.clone();
     let mut signals = Signals::listen()?;
     let (source, namespace, client) = source(args).await?;
     let plan = plan(args, &Name::new(&namespace))?;
+    options.span_exporter = span_exporter(args, &plan.identity)?;
     let listener =
         admin_server::listen_or_fallback_port(args.bind_address, ADDRESS, "--bind-address").await?;
     let proxy = Proxy::new(options, ProxyTables::default());
@@ -273,8 +280,8 @@ async fn serve(args: &ProxyArgs) -> Result<()> {
     let access = args.access.access(listener.local_addr()?, client.clone(), &Clock::system())?;
     let traffic = ProxyTraffic::new(proxy.clone());
     let routes = pages(&proxy, &health, &traffic).with_access(access);
-    if let (Some(client), Some(lease)) = (client, args.controller_lease.0.clone()) {
-        tokio::spawn(reporter(args, client, lease, &namespace, traffic).run());
+    if let Some(client) = client.and_then(|client| ledger_client(args, client)) {
+        tokio::spawn(reporter(args, client, &namespace, traffic).run());
     }
     let server = tokio::spawn(admin_server::serve(listener, routes, finished));
     let ended = embedded_proxy::run(plan, source, proxy, health, signals.wait()).await;
@@ -346,10 +353,27 @@ fn options(args: &ProxyArgs) -> Result<ProxyOptions> {
             variables: args.allow_env.iter().cloned().collect(),
         },
         edge: args.edge.settings()?,
-        mark: args.redirect.map(|_| dataplane::nftables::sidecar_redirect::MARK),
+        mark: mark(args),
         clock: Clock::system(),
         random: Random::seeded(os_seed()),
+        ..ProxyOptions::default()
     })
+}
+
+/// `None` unless spans are wanted.
+fn span_exporter(args: &ProxyArgs, identity: &ProxyIdentity) -> Result<Option<SpanExporter>> {
+    let Some(options) = args.otlp.options(identity, |name| std::env::var(name).ok())? else {
+        return Ok(None);
+    };
+    let options = SpanExporterOptions { mark: mark(args), random: Random::seeded(os_seed()), ..options };
+    let ratio = options.sampling_ratio;
+    tracing::info!(url = %options.url, ratio, "exporting spans");
+    Ok(Some(SpanExporter::start(options).context("OpenTelemetry exporter")?))
+}
+
+/// Connections of the proxy itself are not redirected to it.
+fn mark(args: &ProxyArgs) -> Option<u32> {
+    args.redirect.map(|_| dataplane::nftables::sidecar_redirect::MARK)
 }
 
 fn access_log(path: &Path) -> Result<AccessLog> {
@@ -362,11 +386,20 @@ fn access_log(path: &Path) -> Result<AccessLog> {
     opened.with_context(|| format!("--access-log {}: not writable", path.display()))
 }
 
+/// Where traffic is reported to, if it is.
+fn ledger_client(args: &ProxyArgs, client: Client) -> Option<LedgerClient> {
+    let connection = args.input.connection.clone();
+    match (&args.ledger_socket, args.controller_lease.0.clone()) {
+        (Some(socket), _) => Some(LedgerClient::to_socket(client, connection, socket)),
+        (None, Some(lease)) => Some(LedgerClient::new(client, connection, lease)),
+        (None, None) => None,
+    }
+}
+
 /// In a pod, its name is the hostname, and the token says so.
 fn reporter(
     args: &ProxyArgs,
-    client: Client,
-    lease: (String, String),
+    client: LedgerClient,
     namespace: &str,
     traffic: ProxyTraffic,
 ) -> TrafficReporter {
@@ -378,7 +411,7 @@ fn reporter(
         None => pod.unwrap_or_else(|| host.trim().to_owned()),
     };
     TrafficReporter {
-        client: LedgerClient::new(client, args.input.connection.clone(), lease),
+        client,
         reporter: format!("proxy/{namespace}/{pod}"),
         source: Box::new(traffic),
         clock: Clock::system(),

@@ -32,11 +32,13 @@ pub(super) struct AccessRight {
 impl AccessRight {
     /// Whether the component works without it, with less.
     pub(super) fn is_optional(&self) -> bool {
-        // Metrics off loopback; an owner reference that some clusters restrict; routes without their definitions.
+        // Metrics off loopback; an owner reference that some clusters restrict; routes without their definitions; Events
+        // in the dashboard.
         ["tokenreviews", "subjectaccessreviews"].contains(&self.resource.as_str())
             || self.subresource == "finalizers"
             || self.resource == "servicecidrs"
             || self.group == "zoneward.dev"
+            || (self.resource == "events" && self.verb == "list")
     }
 
     /// `services/status`, with its group where that is not the core.

@@ -10,12 +10,12 @@ const AREA: &str = "port";
 /// The state LISTEN in /proc/net/tcp.
 const LISTEN: &str = "0A";
 
-/// Ports by component: those of health and metrics, and the API of `zoneward up`.
+/// Ports by component: those of health and metrics, the dashboard, and the API of `zoneward up`.
 const PORTS: [(Component, &[u16]); 4] = [
     (Component::Node, &[10249, 10256]),
-    (Component::Controller, &[10270]),
+    (Component::Controller, &[10270, 10273]),
     (Component::Mesh, &[10271, 10272]),
-    (Component::Up, &[6443, 10249, 10256, 10270]),
+    (Component::Up, &[6443, 10249, 10256, 10270, 10273]),
 ];
 
 pub(super) fn check(components: &[Component]) -> Vec<Check> {

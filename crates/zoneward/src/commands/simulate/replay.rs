@@ -18,7 +18,7 @@ use super::run::{progress_bar, stop_flag};
 use super::{ReportFormat, SimulateReplay, events};
 use cluster::input::LoadedObjects;
 use output::{
-    align_right, bytes, count, notices_text, notices_value, print_text, print_value, render, table_within,
+    align_right, count, notices_text, notices_value, print_text, print_value, render, table_within, units,
     wrapped,
 };
 
@@ -193,7 +193,7 @@ impl ChurnReport<'_> {
                 t.endpoints_reallocated.to_string(),
                 churn.switches.to_string(),
                 churn.max_slices.to_string(),
-                bytes(t.watch_bytes),
+                units::plain(&units::size(t.watch_bytes as f64)),
             ];
             table.add_row(shown(&cells, wide));
         }

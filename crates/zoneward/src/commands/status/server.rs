@@ -20,14 +20,14 @@ use tokio::sync::watch;
 use crate::commands::dashboard::Dashboard;
 
 /// The default address.
-const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_271);
+const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_273);
 /// What the ledger keeps.
 const MAX_WINDOW: u64 = 24 * 3_600;
 
 #[derive(Clone, Debug, Args)]
 pub struct StatusListenerArgs {
     /// Listen address of the dashboard and of the status report, which `zoneward status` reads; off loopback, as for
-    /// /metrics, HTTPS and a token are required [default: 127.0.0.1:10271, or a free port if it is in use]
+    /// /metrics, HTTPS and a token are required [default: 127.0.0.1:10273, or a free port if it is in use]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = crate::cli::listen_address)]
     pub status_bind_address: Option<SocketAddr>,
     /// Let viewers of the dashboard apply a recommended change with a token that they type in

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use output::count;
+use output::units::{amount, listed, maybe, percent, plain, seconds, size};
 use plan::status::convergence::DurationQuantiles;
 use plan::status::{
     CanaryShare, NodeState, NodeStatus, ServiceDetail, ServiceStatus, StatusReport, StatusSummary,
@@ -51,7 +52,7 @@ fn paragraph(head: &str, text: &str) -> String {
         line += word;
         is_empty = false;
     }
-    lines + &line + "\n"
+    plain(&(lines + &line + "\n"))
 }
 
 fn line(head: &str, text: &str) -> String {
@@ -87,7 +88,7 @@ fn columns(heads: &[&str], rows: &[Vec<String>], right: std::ops::Range<usize>, 
         }
         text += &joined(&cells);
     }
-    text
+    plain(&text)
 }
 
 fn summary(report: &StatusReport) -> String {
@@ -103,6 +104,9 @@ fn summary(report: &StatusReport) -> String {
     if let Some(bytes) = summary.cross_zone_bytes_per_day {
         text += &line("Across zones", &format!("{}/day{}", size(bytes), cost(summary)));
     }
+    if let Some(bytes) = summary.saved_bytes_per_day {
+        text += &line("Saved", &saved(summary, bytes));
+    }
     text += &line("Overload", &overload(summary));
     text += &line("Nodes", &node_counts(report));
     let convergence = &summary.convergence;
@@ -113,7 +117,7 @@ fn summary(report: &StatusReport) -> String {
     }
     let honored = match summary.not_honored.as_slice() {
         [] => "every Service that requests a distribution".to_owned(),
-        names => format!("not by {}: {}", count(names.len(), "Service"), listed(names)),
+        names => format!("not by {}: {}", count(names.len(), "Service"), listed(names, MAX_NAMES)),
     };
     text += &line("Honored", &honored);
     if let Some(since) = &summary.since {
@@ -135,6 +139,13 @@ fn cost(summary: &StatusSummary) -> String {
     format!(", {} {}/month{}", amount(cost), summary.currency, avoidable.unwrap_or_default())
 }
 
+fn saved(summary: &StatusSummary, bytes: f64) -> String {
+    let money =
+        summary.saved_per_month.map(|money| format!(", {} {}/month", amount(money), summary.currency));
+    let sign = if bytes < 0.0 { "-" } else { "" };
+    format!("{sign}{}/day{} against an even spread", size(bytes.abs()), money.unwrap_or_default())
+}
+
 fn overload(summary: &StatusSummary) -> String {
     match (summary.worst_overload, &summary.worst_overload_service) {
         (Some(load), Some(service)) => {
@@ -150,7 +161,7 @@ fn node_counts(report: &StatusReport) -> String {
     let mut parts = vec![format!("{} current", nodes.current)];
     for (state, names) in [("behind", &nodes.behind), ("silent", &nodes.silent)] {
         if !names.is_empty() {
-            parts.push(format!("{} {state} ({})", names.len(), listed(names)));
+            parts.push(format!("{} {state} ({})", names.len(), listed(names, MAX_NAMES)));
         }
     }
     if nodes.without_proxy > 0 {
@@ -161,53 +172,15 @@ fn node_counts(report: &StatusReport) -> String {
 
 fn quantiles(to: &str, times: &DurationQuantiles) -> Option<String> {
     let (p50, p99) = (times.p50?, times.p99?);
-    Some(format!("{to} p50 {} p99 {}", seconds(p50), seconds(p99)))
-}
-
-fn seconds(seconds: f64) -> String {
-    if seconds < 1.0 { format!("{:.0} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
-}
-
-fn listed(names: &[String]) -> String {
-    let shown: Vec<&str> = names.iter().take(MAX_NAMES).map(String::as_str).collect();
-    let more = names.len() - shown.len();
-    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{rest}", shown.join(", "))
-}
-
-fn percent(share: f64) -> String {
-    let percent = 100.0 * share;
-    if percent > 99.0 && percent < 100.0 || percent > 0.0 && percent < 1.0 {
-        return format!("{percent:.1} %");
-    }
-    format!("{percent:.0} %")
+    Some(format!("{to} p50\u{a0}{} p99\u{a0}{}", seconds(p50), seconds(p99)))
 }
 
 fn maybe_percent(share: Option<f64>) -> String {
-    share.map_or_else(|| "-".to_owned(), percent)
-}
-
-fn amount(money: f64) -> String {
-    if money.abs() < 10.0 { format!("{money:.2}") } else { format!("{money:.0}") }
+    maybe(share.map(percent))
 }
 
 fn maybe_amount(money: Option<f64>) -> String {
-    money.map_or_else(|| "-".to_owned(), amount)
-}
-
-fn size(bytes: f64) -> String {
-    let units = ["B", "KB", "MB", "GB", "TB", "PB"];
-    let mut value = bytes;
-    let mut unit = 0;
-    while value >= 1000.0 && unit + 1 < units.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    if value < 10.0 && unit > 0 {
-        format!("{value:.1} {}", units[unit])
-    } else {
-        format!("{value:.0} {}", units[unit])
-    }
+    maybe(money.map(amount))
 }
 
 /// From zone (rows) to zone (columns): measured share, and the planned one where it differs.
@@ -326,7 +299,7 @@ fn other_reasons(services: &[ServiceStatus]) -> String {
     }
     let mut text = String::new();
     for (reason, names) in by_reason {
-        text += &format!("\n{}", paragraph("", &listed(&names)));
+        text += &format!("\n{}", paragraph("", &listed(&names, MAX_NAMES)));
         text += &paragraph("  why     ", reason);
     }
     text
@@ -355,7 +328,7 @@ fn nodes(nodes: &[NodeStatus], wide: bool) -> String {
     let rows: Vec<Vec<String>> = nodes[..shown].iter().map(row).collect();
     let mut text = format!("\n{}", columns(&heads, &rows, 5..8, wide));
     for node in nodes.iter().filter(|node| !node.failed_services.is_empty()) {
-        text += &paragraph(&format!("{} failed: ", node.name), &listed(&node.failed_services));
+        text += &paragraph(&format!("{} failed: ", node.name), &listed(&node.failed_services, MAX_NAMES));
     }
     let hidden = nodes.len() - shown;
     let current = nodes[shown..].iter().all(|node| node.state == NodeState::Current);

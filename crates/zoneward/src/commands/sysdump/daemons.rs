@@ -14,12 +14,13 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const LONGEST: u64 = 16 << 20;
 
 /// Default addresses on loopback, and the pages of each daemon.
-const DAEMONS: [(&str, u16, &[&str]); 6] = [
+const DAEMONS: [(&str, u16, &[&str]); 7] = [
     ("node", 10249, &["/metrics", "/configz", "/proxyMode"]),
     ("node-health", 10256, &["/healthz", "/livez"]),
     ("controller", 10270, &["/metrics", "/readyz?verbose", "/livez?verbose", "/status"]),
     ("mesh-proxy", 10271, &["/metrics", "/readyz?verbose"]),
     ("mesh-control", 10272, &["/metrics", "/readyz?verbose", "/status"]),
+    ("dashboard", 10273, &["/api/status"]),
     ("up-proxy", 10280, &["/metrics", "/readyz?verbose"]),
 ];
 
@@ -34,7 +35,7 @@ pub(super) fn collect(collected: &mut Collected) {
     for (name, port, pages) in DAEMONS {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         for page in pages {
-            let file = page.trim_start_matches('/').split('?').next().unwrap_or_default();
+            let file = page.trim_start_matches('/').split('?').next().unwrap_or_default().replace('/', "-");
             let (file, url) = (format!("daemons/{name}-{file}.txt"), format!("http://{address}{page}"));
             match get(address, page) {
                 Ok(text) => collected.add(DumpPart::new(file, url, text)),

@@ -64,7 +64,7 @@ fn packets(args: &TracePacket) -> Result<Vec<forward::FirstPacket>> {
 }
 
 /// A fake kernel with the rules of these objects.
-fn offline(node: &NodeWorld) -> Result<Box<dyn NodeBackend>> {
+pub(crate) fn offline(node: &NodeWorld) -> Result<Box<dyn NodeBackend>> {
     let mut backend: Box<dyn NodeBackend> = match node.table.node.mode {
         ForwardingMode::Nftables => Box::new(NftablesBackend::new(Box::new(FakeKernel::new()))),
         ForwardingMode::Iptables => {

@@ -49,7 +49,7 @@ impl ProxySupervisor {
     /// Parses the flags.
     pub fn new(args: &cli::Up) -> Result<Self> {
         let program = std::env::current_exe().context("path of this program")?;
-        // The traffic of these proxies is not reported: they may read neither Leases nor the socket of the ledger.
+        // They may read neither Leases nor the socket of the ledger: each has a socket for its reports.
         let mut common: Vec<OsString> = vec!["mesh".into(), "proxy".into(), "--controller-lease=".into()];
         // Shorter than the stop timeout of child processes.
         let log = args.log.logging_format;
@@ -143,6 +143,9 @@ struct RunningProxy {
 impl RunningProxy {
     fn start(number: usize, mut program: ChildProgram, socket: ProxySocket, clock: &Clock) -> Self {
         program.args.extend(["--api-socket".into(), socket.path.clone().into()]);
+        if let Some(reports) = &socket.reports {
+            program.args.extend(["--ledger-socket".into(), reports.path.clone().into()]);
+        }
         program.privileges = ChildPrivileges::Dropped { user: socket.user };
         let (stop, stopped) = watch::channel(false);
         let supervised = supervisor::supervise(program, RestartBackoff::default(), clock.clone(), stopped);
@@ -168,7 +171,8 @@ pub async fn keep(
     api.grant_common().await;
     let mut sidecars = Vec::new();
     for (i, sidecar) in proxies.sidecars.iter().enumerate() {
-        match api.socket(i, &format!("system:zoneward:sidecar:{}:{i}", sidecar.namespace)) {
+        let user = format!("system:zoneward:sidecar:{}:{i}", sidecar.namespace);
+        match api.socket(i, &user, &format!("proxy/{}/sidecar-{i}", sidecar.namespace)) {
             Ok(socket) => {
                 sidecars.push(RunningProxy::start(i, proxies.sidecar(i, sidecar), socket, &clock));
             }
@@ -256,7 +260,8 @@ impl Gateways {
         };
         let of_all = self.proxies.sidecars.len() + number;
         let address = self.proxies.metrics(of_all);
-        let socket = match self.api.socket(of_all, &proxy_api::gateway_user(namespace, name)) {
+        let reporter = format!("proxy/{namespace}/gateway-{name}");
+        let socket = match self.api.socket(of_all, &proxy_api::gateway_user(namespace, name), &reporter) {
             Ok(socket) => socket,
             Err(error) => {
                 return warn!(namespace, name, error = %format_args!("{error:#}"), "MeshGateway is not served");

@@ -1,5 +1,6 @@
 //! The API for the L7 proxies of this machine: each has a socket of its own, rights by RBAC, and where `up` is root, a
-//! user of its own. `api.sock` is not for them: it is the API as admin.
+//! user of its own. `api.sock` is not for them: it is the API as admin. A second socket of each takes its traffic reports,
+//! under its own name, and nothing else.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,12 +8,15 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use cluster::admin_server;
 use cluster::supervisor;
+use controller::traffic_ledger::SharedLedger;
 use kube::Client;
 use serde_json::{Value, json};
 use store::api::Caller;
 use store::server::ApiServer;
 use tokio::net::UnixListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
@@ -30,11 +34,14 @@ pub struct ProxyApi {
     client: Client,
     folder: PathBuf,
     changes_user: bool,
+    /// Takes reports, if a controller runs in this process.
+    ledger: Option<SharedLedger>,
 }
 
 /// The API of one proxy, until it is dropped.
 pub struct ProxySocket {
     pub path: PathBuf,
+    pub reports: Option<ReportSocket>,
     /// The user that the proxy runs as; `None` for that of this process.
     pub user: Option<u32>,
     task: JoinHandle<()>,
@@ -47,6 +54,22 @@ impl Drop for ProxySocket {
     }
 }
 
+/// Where one proxy reports its traffic to, until it is dropped.
+pub struct ReportSocket {
+    pub path: PathBuf,
+    reporter: String,
+    ledger: SharedLedger,
+    /// Ends the server when it is dropped.
+    _stop: watch::Sender<bool>,
+}
+
+impl Drop for ReportSocket {
+    fn drop(&mut self) {
+        self.ledger.close_reporter(&self.reporter);
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
 impl Drop for ProxyApi {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
@@ -54,7 +77,12 @@ impl Drop for ProxyApi {
 }
 
 impl ProxyApi {
-    pub fn open(server: ApiServer, client: Client, data: &Path) -> Result<Self> {
+    pub fn open(
+        server: ApiServer,
+        client: Client,
+        data: &Path,
+        ledger: Option<SharedLedger>,
+    ) -> Result<Self> {
         let changes_user = supervisor::can_change_user(FIRST_USER);
         // Other users cannot enter the data directory.
         let folder = match (changes_user, std::env::var_os("RUNTIME_DIRECTORY")) {
@@ -76,25 +104,39 @@ impl ProxyApi {
             .with_context(|| format!("creating {}", folder.display()))?;
         fs::set_permissions(&folder, fs::Permissions::from_mode(mode))
             .with_context(|| format!("protecting {}", folder.display()))?;
-        Ok(Self { server, client, folder, changes_user })
+        Ok(Self { server, client, folder, changes_user, ledger })
     }
 
-    /// Serves the API to the proxy with a number, as this user of the API.
-    pub fn socket(&self, number: usize, name: &str) -> Result<ProxySocket> {
-        let path = self.folder.join(format!("{number}.sock"));
+    /// Serves the API to the proxy with a number, as this user of the API. It reports traffic as `reporter`.
+    pub fn socket(&self, number: usize, name: &str, reporter: &str) -> Result<ProxySocket> {
+        let offset = u32::try_from(number).unwrap_or(u32::MAX);
+        let user = self.changes_user.then(|| FIRST_USER.saturating_sub(offset).max(1));
+        let (path, listener) = self.listen(&format!("{number}.sock"), user)?;
+        let caller = Caller::new(name, &[GROUP, plan::rbac::AUTHENTICATED]);
+        let task = tokio::spawn(self.server.clone().serve_unix_as(listener, caller));
+        let mut socket = ProxySocket { path, reports: None, user, task };
+        if let Some(ledger) = &self.ledger {
+            let (path, listener) = self.listen(&format!("{number}-ledger.sock"), user)?;
+            let (stop, stopped) = watch::channel(false);
+            tokio::spawn(admin_server::serve_unix(listener, ledger.report_routes(reporter), stopped));
+            let (reporter, ledger) = (reporter.to_owned(), ledger.clone());
+            socket.reports = Some(ReportSocket { path, reporter, ledger, _stop: stop });
+        }
+        Ok(socket)
+    }
+
+    /// A socket that this user alone can open; `None` for that of this process.
+    fn listen(&self, file: &str, user: Option<u32>) -> Result<(PathBuf, UnixListener)> {
+        let path = self.folder.join(file);
         let _ = fs::remove_file(&path);
         let listener =
             UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()))?;
         let protect = || format!("protecting {}", path.display());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).with_context(protect)?;
-        let offset = u32::try_from(number).unwrap_or(u32::MAX);
-        let user = self.changes_user.then(|| FIRST_USER.saturating_sub(offset).max(1));
         if let Some(user) = user {
             chown(&path, Some(user), Some(user)).with_context(protect)?;
         }
-        let caller = Caller::new(name, &[GROUP, plan::rbac::AUTHENTICATED]);
-        let task = tokio::spawn(self.server.clone().serve_unix_as(listener, caller));
-        Ok(ProxySocket { path, user, task })
+        Ok((path, listener))
     }
 
     /// Grants what every proxy needs.

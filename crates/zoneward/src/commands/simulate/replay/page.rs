@@ -1,7 +1,8 @@
 //! The page of `simulate replay`: churn under each mechanism, in total and over time.
 
+use output::grouped;
 use output::html::{HtmlCell, HtmlPage, bars_named, lines};
-use output::{bytes, grouped};
+use output::units::size;
 use sim::replay::{Churn, ChurnSample, Millis};
 
 /// The page; `title` names the cluster, `description` the events.
@@ -64,7 +65,7 @@ fn cells(churn: &Churn) -> Vec<HtmlCell> {
         grouped(churn.switches),
         grouped(churn.max_slices),
         grouped(churn.largest_sync),
-        bytes(total.watch_bytes),
+        size(total.watch_bytes as f64),
     ];
     let name = HtmlCell::text(churn.mechanism.as_str());
     std::iter::once(name).chain(cells.into_iter().map(HtmlCell::from)).collect()

@@ -1,0 +1,142 @@
+//! `zoneward migrate check`: what changes for the traffic of a node when Zoneward replaces kube-proxy.
+//!
+//! Evaluates the rules of kube-proxy and ours with the same packets. Nothing is changed.
+
+mod installed;
+mod report;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use cluster::input::LoadedObjects;
+use dataplane::migration::{self, HealthCheckPort};
+use node::{NodeChoice, NodeWorld};
+use output::{Format, OutputArgs, notices_text, notices_value, print_text, print_value};
+
+use crate::cli::{InputArgs, NodeArgs};
+use crate::commands::trace::packet::offline;
+use report::CheckedNode;
+
+/// `zoneward migrate`
+#[derive(Debug, Subcommand)]
+pub enum MigrateCommand {
+    /// Show which traffic of a node changes when Zoneward replaces kube-proxy
+    ///
+    /// Evaluates the rules of kube-proxy and those that Zoneward would write, with the same packets: from pods, the node,
+    /// localhost and outside to each frontend of each Service, to health check node ports, and forwarded ones in state
+    /// INVALID. Only differences are shown, by Service and flow, each with its remedy. Other rules of the node are
+    /// evaluated with both: a firewall may drop what a chain of kube-proxy accepts. Changes that counters show as unused
+    /// are left out, unless `--all` is set. The exit code is 1 if something changes. Nothing is written.
+    ///
+    /// With `--live`, reads the rules of this machine: iptables-save, ipset save and ipvsadm -Sn, or the nftables tables of
+    /// kube-proxy; requires NET_ADMIN. With `--rules`, reads the output of iptables-save -c, ip6tables-save -c, ipset
+    /// save and ipvsadm -Sn from files.
+    #[command(after_help = "\
+Examples:
+  sudo zoneward migrate check --live --node node-a1 --config config.conf
+  zoneward migrate check -f cluster.yaml --node node-a1 --rules iptables.save --config config.conf
+  zoneward migrate check --node node-a1 --rules v4.save --rules v6.save --rules ipset.save --rules ipvsadm.save")]
+    Check(MigrateCheck),
+}
+
+/// `zoneward migrate check`
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("where").required(true).args(["rules", "live"]))]
+pub struct MigrateCheck {
+    #[command(flatten)]
+    pub input: InputArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub node: NodeArgs,
+    /// Mode of the kube-proxy whose rules are read [default: the mode whose rules are found]
+    #[arg(long, value_name = "MODE")]
+    pub from: Option<KubeProxyMode>,
+    /// Saved rules of kube-proxy; repeatable
+    #[arg(long, value_name = "FILE")]
+    pub rules: Vec<PathBuf>,
+    /// Read the rules of this machine; requires NET_ADMIN
+    #[arg(long)]
+    pub live: bool,
+    /// Show changes that counters show as unused, too
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// A mode of kube-proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KubeProxyMode {
+    /// Chains KUBE-SERVICES and others of iptables, both flavours
+    Iptables,
+    /// IPVS virtual servers, with chains of iptables and IP sets
+    Ipvs,
+    /// nftables tables kube-proxy
+    Nftables,
+}
+
+impl KubeProxyMode {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Iptables => "iptables",
+            Self::Ipvs => "ipvs",
+            Self::Nftables => "nftables",
+        }
+    }
+}
+
+pub fn run(command: MigrateCommand) -> Result<bool> {
+    match command {
+        MigrateCommand::Check(args) => check(args),
+    }
+}
+
+fn check(mut args: MigrateCheck) -> Result<bool> {
+    let (from, installed) = match args.live {
+        true => installed::live(args.from)?,
+        false => installed::files(&args.rules, args.from)?,
+    };
+    if args.live {
+        args.node.local_addresses.extend(installed::local_addresses(from));
+    }
+    if args.node.node.is_none() {
+        args.node.node = Some(hostname()?);
+    }
+    let choice = NodeChoice::new(&args.node, false)?;
+    let mut loaded = LoadedObjects::read(&choice.input(&args.input))?;
+    let mut world = NodeWorld::new(&choice, &loaded)?;
+    loaded.notices.append(&mut world.notices);
+    let health_checks: Vec<HealthCheckPort> = loaded
+        .snapshot
+        .services()
+        .filter_map(|(service, _)| {
+            let port = service.health_check_node_port?;
+            Some(HealthCheckPort { service: service.key.clone(), port })
+        })
+        .collect();
+    let flows = migration::flows(&world.table, &health_checks);
+    if flows.is_empty() {
+        bail!("no Service to check: name the objects with -f, or the cluster with --kubeconfig");
+    }
+    let mut backend = offline(&world)?;
+    let addresses = world.table.node.addresses.to_vec();
+    let report = migration::check(&world.table, &flows, &installed, &mut *backend, &addresses)
+        .context("evaluating the rules of Zoneward")?;
+    let checked = CheckedNode { name: &choice.name, from, report: &report, all: args.all };
+    match args.output.format {
+        Format::Table => print_text(&(checked.text() + &notices_text(&loaded.notices)))?,
+        format => {
+            let mut value = checked.value();
+            value["notices"] = notices_value(&loaded.notices);
+            print_value(&value, format)?;
+        }
+    }
+    Ok(!loaded.unreadable && checked.is_unchanged())
+}
+
+/// The name under which kube-proxy looks for its Node without `hostnameOverride`.
+fn hostname() -> Result<String> {
+    let name =
+        std::fs::read_to_string("/proc/sys/kernel/hostname").context("reading the host name; set --node")?;
+    Ok(name.trim().to_lowercase())
+}
