@@ -49,6 +49,12 @@ pub trait NodeBackend {
     /// Deletes everything that node proxies left in this kernel interface; with `dry_run` only lists it.
     fn cleanup(&mut self, scope: CleanupScope, dry_run: bool) -> Result<Vec<CleanupItem>, BackendError>;
 
+    /// Removes what the node proxy left in this kernel interface, now that another one has its rules. Returns `None` while
+    /// open connections need some of it.
+    fn retire(&mut self) -> Result<Option<Vec<CleanupItem>>, BackendError> {
+        self.cleanup(CleanupScope::NodeProxy, false).map(Some)
+    }
+
     /// Named counters of the kernel; none where a backend has none.
     fn packet_counts(&mut self) -> Vec<PacketCount> {
         Vec::new()

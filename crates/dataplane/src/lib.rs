@@ -18,6 +18,7 @@ pub mod conntrack;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod iptables;
+pub mod ipvs;
 pub mod migration;
 pub mod nfnetlink;
 pub mod nftables;

@@ -67,7 +67,7 @@ const TESTS: &[runner::Test] = &[
         backend_loads_changes_repairs_traces_and_cleans_up,
     ),
     ("nft_lists_everything_in_words_of_services", nft_lists_everything_in_words_of_services),
-    ("packets_sent_for_real_fare_as_the_cases_say", traffic::packets_sent_for_real_fare_as_the_cases_say),
+    ("packets_sent_for_real_fare_as_the_cases_say", packets_sent_for_real_fare_as_the_cases_say),
     (
         "packets_of_random_clusters_fare_as_the_table_decides",
         random::packets_of_random_clusters_fare_as_the_table_decides,
@@ -114,6 +114,22 @@ fn main() -> ExitCode {
 
 fn backend_loads_changes_repairs_traces_and_cleans_up() {
     backend::backend_loads_changes_repairs_traces_and_cleans_up(NetlinkSocket::open().unwrap());
+}
+
+fn packets_sent_for_real_fare_as_the_cases_say() {
+    let mut kernel = NetlinkSocket::open().unwrap();
+    let mut before = Ruleset::default();
+    traffic::packets_fare_as_the_cases_say(40, |scenario| {
+        let (_, program) = Renderer::start(&scenario.table);
+        if before.tables.is_empty() {
+            load(&mut kernel, initial_load_groups(&program)).unwrap();
+        } else {
+            let difference = diff(&before, &program);
+            apply(&mut kernel, &difference.now).unwrap();
+            apply(&mut kernel, &difference.later).unwrap();
+        }
+        before = program;
+    });
 }
 
 fn held(kernel: &mut NetlinkSocket) -> Ruleset {

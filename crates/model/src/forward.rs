@@ -85,6 +85,15 @@ impl ForwardingTable {
         self.frontends(self.service_by_address.get(address)?).iter().find(|f| f.address == *address)
     }
 
+    /// A frontend of a load balancer IP that is local to the node because IPVS forwards it (mode ipvs).
+    pub fn local_load_balancer(&self, address: IpAddr) -> Option<&Frontend> {
+        self.node.ipvs_sources.as_ref()?;
+        let first = FrontendAddress::new(address, Protocol::Tcp, 0);
+        let of_address = self.service_by_address.range(first..).take_while(|(at, _)| at.host == first.host);
+        let mut frontends = of_address.filter_map(|(at, _)| self.frontend(at));
+        frontends.find(|frontend| self.node.is_forwarded_by_ipvs(frontend))
+    }
+
     /// The Service with this cluster IP.
     pub fn cluster_ip_holder(&self, address: IpAddr) -> Option<&ServiceKey> {
         self.services_by_cluster_ip.get(&address)?.first()
@@ -289,6 +298,8 @@ pub enum FrontendAction {
     Reject,
     /// Drops it silently, so that a load balancer tries another node.
     Drop,
+    /// Leaves it to another part of the kernel. Planning never decides so; mode ipvs does for its virtual servers.
+    Pass,
 }
 
 #[cfg(test)]

@@ -99,9 +99,12 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(NodeSettings,
     let mut notices: Vec<Notice> = without_effect
         .map(|(path, reason)| notice("NoEffect", format!("{path}: no effect: {reason}")))
         .collect();
-    notices.extend(fields::scheduler_remark(&config.ipvs.scheduler).map(|remark| notice("NoEffect", remark)));
     let refused = fields::refused(&value).into_iter();
     let mut refusals: Vec<String> = refused.map(|(path, reason)| format!("{path}: {reason}")).collect();
+    match fields::scheduler_remark(&config.ipvs.scheduler) {
+        Some(remark) if config.mode == Mode::Ipvs.as_str() => refusals.push(remark),
+        remark => notices.extend(remark.map(|remark| notice("NoEffect", remark))),
+    }
     let ReadGates { gates, remarks, refusals: refused } = NodeGates::read(&config.feature_gates);
     notices.extend(remarks.into_iter().map(|remark| notice("NoEffect", remark)));
     refusals.extend(refused);
@@ -213,5 +216,7 @@ fn proxy_settings(config: &Configuration, mode: Mode, gates: NodeGates) -> Proxy
         masquerade_bit: bit,
         gates,
         node_port_range: NodePortRange::default(),
+        is_ipvs: mode == Mode::Ipvs,
+        ipvs_scheduler: config.ipvs.scheduler.clone(),
     }
 }

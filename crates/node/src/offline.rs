@@ -48,6 +48,8 @@ pub enum ProxyMode {
     Nftables,
     /// iptables
     Iptables,
+    /// IPVS, with the scheduler of the configuration
+    Ipvs,
 }
 
 impl ProxyMode {
@@ -55,6 +57,7 @@ impl ProxyMode {
         match self {
             Self::Nftables => Mode::Nftables.as_str(),
             Self::Iptables => Mode::Iptables.as_str(),
+            Self::Ipvs => Mode::Ipvs.as_str(),
         }
     }
 }
@@ -113,6 +116,11 @@ impl NodeChoice {
             input.connection = known.clone();
         }
         input
+    }
+
+    /// The scheduler of mode ipvs.
+    pub fn ipvs_scheduler(&self) -> &str {
+        &self.settings.ipvs_scheduler
     }
 
     /// One line about the configuration, if it is that of the running node proxy.
@@ -240,7 +248,7 @@ fn settings_of_mode(
     configuration.feature_gates.extend(gates.iter().flat_map(|gates| gates.0.clone()));
     let (settings, remarks) = config::resolve(configuration, false)?;
     notices.extend(remarks);
-    if !matches!(settings.mode, Mode::Nftables | Mode::Iptables) {
+    if settings.mode == Mode::Default {
         let message = format!(
             "mode: {}; the result is for nftables, which the node proxy runs instead",
             settings.mode.as_str()

@@ -13,13 +13,16 @@ use dataplane::iptables::IptablesBackend;
 use dataplane::iptables::commands::{IptablesFlavour, IptablesPrograms};
 use dataplane::iptables::names::OWNER;
 use dataplane::iptables::render::KernelFeatures;
+use dataplane::ipvs::{
+    BackendTime, IpvsBackend, IpvsScheduler, IpvsSettings, IpvsSocket, IpvsTimeouts, probe, set_timeouts,
+};
 use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::{NftablesBackend, list_chains};
 use http::StatusCode;
 
 use kube::Client;
-use model::Notice;
 use model::random::Random;
+use model::{GoDuration, Notice};
 use plan::ledger::ZoneLookup;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
@@ -98,7 +101,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
     options.notices.into_iter().for_each(|notice| events.warn(notice));
     let sysctls = sysctl::wanted(&settings.configuration, sysctl::cpus());
     sysctl::set(&sysctls).into_iter().for_each(|notice| events.warn(notice));
-    let backend = open_backend(&settings)?;
+    let backend = open_backend(&settings, &options.node, &options.clock)?;
     let score = settings.configuration.oom_score_adj.unwrap_or(-999);
     sysctl::set_oom_score(score).into_iter().for_each(|notice| events.warn(notice));
 
@@ -147,9 +150,10 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
     let watches = Informer::start(&options.client, options.random.clone(), watch_specs(&options.node));
     let source = match settings.mode {
         Mode::Iptables => ConnectionSource::Conntrack,
-        _ => ConnectionSource::Rules,
+        Mode::Ipvs => ConnectionSource::Ipvs,
+        Mode::Nftables | Mode::Default => ConnectionSource::Rules,
     };
-    let other_modes = other_modes(settings.mode);
+    let other_modes = other_modes(settings.mode, &options.clock);
     let parts = SyncLoopParts {
         settings,
         node: options.node,
@@ -172,21 +176,26 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
     }
 }
 
-/// The backend of the configured mode. Mode iptables needs its programs: other software expects its chains.
-fn open_backend(settings: &NodeSettings) -> Result<Box<dyn NodeBackend + Send>> {
-    if settings.mode == Mode::Iptables {
-        return Ok(Box::new(open_iptables()?));
+/// The backend of the configured mode. Mode iptables needs its programs, because other software expects its chains; mode
+/// ipvs fails where the kernel lacks a module, which the error names: another mode would not have its schedulers.
+fn open_backend(settings: &NodeSettings, node: &str, clock: &Clock) -> Result<Box<dyn NodeBackend + Send>> {
+    match settings.mode {
+        Mode::Iptables => Ok(Box::new(open_iptables()?)),
+        Mode::Ipvs => Ok(Box::new(open_ipvs_backend(settings, node, clock)?)),
+        Mode::Nftables | Mode::Default => beside_ipvs(open_nftables()?, clock),
     }
-    let nft = NftablesBackend::open().context("opening nf_tables over netlink; CAP_NET_ADMIN is required")?;
-    Ok(Box::new(nft))
+}
+
+fn open_nftables() -> Result<NftablesBackend> {
+    NftablesBackend::open().context("opening nf_tables over netlink; CAP_NET_ADMIN is required")
 }
 
 /// Where rules of this node proxy may be left from another mode. The chains of mode iptables are looked for without its
 /// programs, which would create tables.
-fn other_modes(mode: Mode) -> Vec<Box<dyn NodeBackend + Send>> {
+fn other_modes(mode: Mode, clock: &Clock) -> Vec<Box<dyn NodeBackend + Send>> {
     let mut found: Vec<Box<dyn NodeBackend + Send>> = Vec::new();
     if mode == Mode::Iptables {
-        found.extend(NftablesBackend::open().ok().map(|nft| Box::new(nft) as _));
+        found.extend(NftablesBackend::open().ok().and_then(|nft| beside_ipvs(nft, clock).ok()));
         return found;
     }
     let chains = NetlinkSocket::open().and_then(|mut kernel| list_chains(&mut kernel));
@@ -209,6 +218,57 @@ fn open_iptables() -> Result<IptablesBackend> {
     let backend = IptablesBackend::open(programs, features);
     tracing::info!(flavour = backend.flavour().as_str(), "mode iptables");
     Ok(backend)
+}
+
+fn open_ipvs_backend(settings: &NodeSettings, node: &str, clock: &Clock) -> Result<IpvsBackend> {
+    let nft = open_nftables()?;
+    let config = &settings.configuration.ipvs;
+    let (mut kernel, scheduler) = open_ipvs(settings)?;
+    let ipvs = IpvsSettings {
+        scheduler,
+        exclude_cidrs: config.exclude_cidrs.iter().filter_map(|text| text.parse().ok()).collect(),
+        node: node.into(),
+    };
+    let seconds =
+        |period: Option<GoDuration>| period.map_or(0, |p| u32::try_from(p.0.as_secs()).unwrap_or(u32::MAX));
+    let timeouts = IpvsTimeouts {
+        tcp: seconds(config.tcp_timeout),
+        tcp_fin: seconds(config.tcp_fin_timeout),
+        udp: seconds(config.udp_timeout),
+    };
+    set_timeouts(&mut kernel, timeouts).context("setting the timeouts of IPVS")?;
+    Ok(IpvsBackend::new(nft, Box::new(kernel), ipvs, monotonic(clock)))
+}
+
+/// Opens IPVS; the kernel loads the modules that mode ipvs needs if it can.
+pub fn open_ipvs(settings: &NodeSettings) -> Result<(IpvsSocket, IpvsScheduler)> {
+    let scheduler = settings.configuration.ipvs.scheduler.parse().context("ipvs.scheduler")?;
+    let mut kernel = IpvsSocket::open()?;
+    // Shares that are not equal need wrr.
+    probe(&mut kernel, &[scheduler, IpvsScheduler::Wrr])?;
+    Ok((kernel, scheduler))
+}
+
+/// The nftables backend, beside what mode ipvs left in this kernel: its virtual servers go when their connections have
+/// ended.
+fn beside_ipvs(nft: NftablesBackend, clock: &Clock) -> Result<Box<dyn NodeBackend + Send>> {
+    // A kernel without this file has none, and asking it would load the module.
+    let kernel = Path::new("/proc/net/ip_vs").exists().then(IpvsSocket::open);
+    let Some(Ok(kernel)) = kernel else { return Ok(Box::new(nft)) };
+    let mut backend = IpvsBackend::new(nft, Box::new(kernel), IpvsSettings::default(), monotonic(clock));
+    match backend.has_leftovers() {
+        Ok(true) => Ok(Box::new(backend)),
+        Ok(false) => Ok(Box::new(backend.into_nftables())),
+        Err(error) => {
+            tracing::warn!(%error, "cannot look for virtual servers that mode ipvs left");
+            Ok(Box::new(backend.into_nftables()))
+        }
+    }
+}
+
+fn monotonic(clock: &Clock) -> BackendTime {
+    let (clock, start) = (clock.clone(), clock.now());
+    Box::new(move || clock.since(start))
 }
 
 /// Semantics D1: not what another proxy serves, not headless, and of Nodes our own.
@@ -321,7 +381,7 @@ fn health_pages(shared: &Arc<SharedState>, clock: &Clock) -> AdminRoutes {
 
 fn metrics_pages(shared: &Arc<SharedState>, mode: Mode, configz: Value, clock: &Clock) -> AdminRoutes {
     let shared = shared.clone();
-    let mode = if mode == Mode::Iptables { mode.as_str() } else { Mode::Nftables.as_str() };
+    let mode = if mode == Mode::Default { Mode::Nftables.as_str() } else { mode.as_str() };
     let connections = ConnectionLog::new(clock.clone());
     AdminRoutes::default()
         .page("/metrics", move |head| admin_server::metrics(shared.metrics.registry(), head))

@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 
 use clock::Clock;
 use cluster::{ObjectKind, WatchCache};
-use dataplane::backend::{BackendError, CleanupScope, NodeBackend};
+use dataplane::backend::{BackendError, NodeBackend};
 use dataplane::conntrack::ConntrackTable;
+use model::forward::FrontendKind;
 use model::{Family, ForwardingTable, Frontend, Node, Notice, ServiceKey, Timestamp};
 use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check};
 use plan::status::convergence::DurationCounts;
@@ -32,13 +33,13 @@ use tokio::sync::watch;
 use super::config::{Mode, NodeSettings, modes};
 use super::health_check_ports::HealthCheckServers;
 use super::kernel::{RefusedService, apply_deltas};
-use super::local_addresses;
 use super::metrics::{family, local_policy};
 use super::node_events::EventRecorder;
 use super::node_lease::ProgrammedState;
 use super::run::SharedState;
 use super::sync_schedule::{SyncKind, SyncSchedule};
 use super::traffic::{Known, TrafficCounters};
+use super::{local_addresses, sysctl};
 use refused::{LeftOut, RefusedServices};
 use stale_udp::PendingFlows;
 
@@ -119,6 +120,7 @@ pub struct SyncLoop {
     refused: RefusedServices,
     cleanup_at: Option<Instant>,
     has_warned_of_mode: bool,
+    has_warned_of_arp: bool,
     /// Times from changes to the kernel.
     delays: DurationCounts,
 }
@@ -151,6 +153,7 @@ impl SyncLoop {
             pending: Pending { node: true, ..Pending::default() },
             cleanup_at: None,
             has_warned_of_mode: false,
+            has_warned_of_arp: false,
             delays: DurationCounts::default(),
         }
     }
@@ -232,6 +235,10 @@ impl SyncLoop {
                 **pending = config;
             } else {
                 let affected = self.forwarder.set_addresses(config.rules.addresses);
+                if self.settings.mode == Mode::Ipvs {
+                    // Node ports are virtual servers on each address.
+                    self.schedule.request_full();
+                }
                 if !affected.is_empty() {
                     self.pending.services.extend(affected);
                     self.schedule.request_partial();
@@ -333,13 +340,12 @@ impl SyncLoop {
     /// Warns once where another proxy mode is configured, with what differs.
     fn warn_of_mode(&mut self) {
         let mode = self.settings.mode;
-        if matches!(mode, Mode::Nftables | Mode::Iptables) {
+        if mode != Mode::Default {
             return;
         }
-        let lines = modes::differences(mode, &self.settings.configuration, self.cache.snapshot());
-        let reason = if mode == Mode::Default { "KubeProxyDefaultMode" } else { "ProxyModeReplaced" };
+        let lines = modes::differences(&self.settings.configuration, self.cache.snapshot());
         let message = format!("mode {} runs as nftables. What differs: {}", mode.as_str(), lines.join("; "));
-        self.events.warn_of_node(reason, message);
+        self.events.warn_of_node("KubeProxyDefaultMode", message);
     }
 
     /// Decides everything if a rebuild is due, then reconciles the kernel with the table.
@@ -388,17 +394,21 @@ impl SyncLoop {
 
     /// Removes the rules that this node proxy left in another mode: the new ones are in force.
     fn remove_other_modes(&mut self) {
-        for mut backend in self.other_modes.drain(..) {
-            match backend.cleanup(CleanupScope::NodeProxy, false) {
-                Ok(items) if items.is_empty() => {}
-                Ok(items) => {
+        self.other_modes.retain_mut(|backend| match backend.retire() {
+            Ok(None) => true,
+            Ok(Some(items)) => {
+                if !items.is_empty() {
                     let failed = items.iter().find_map(|item| item.error.as_ref());
                     let failed = failed.map(ToString::to_string).unwrap_or_default();
                     tracing::info!(objects = items.len(), failed, "removed the rules of another proxy mode");
                 }
-                Err(error) => tracing::warn!(%error, "cannot look for the rules of another proxy mode"),
+                false
             }
-        }
+            Err(error) => {
+                tracing::warn!(%error, "cannot remove the rules of another proxy mode; the next sync retries");
+                true
+            }
+        });
     }
 
     /// Plans everything if a rebuild is due, else these Services and the refused ones. Returns the previous frontends of
@@ -505,6 +515,7 @@ impl SyncLoop {
             self.shared.metrics.repairs.inc();
             tracing::warn!(changes = reconciled.transactions, "tables were modified externally; restored");
         }
+        self.remove_other_modes();
         if self.health_checks.has_failed_ports() {
             self.listen_for_health_checks();
         }
@@ -527,8 +538,27 @@ impl SyncLoop {
         let notices = services.iter().flat_map(|key| self.forwarder.notices(key)).cloned();
         let notices: Vec<Notice> = notices.collect();
         self.warn_all(&notices);
+        self.warn_of_arp(services);
         self.pending.flows.add_programmed(services);
         self.delete_stale_udp();
+    }
+
+    /// Warns once where load balancer IPs are local to every node and each of them answers ARP requests for them.
+    fn warn_of_arp(&mut self, services: &BTreeSet<ServiceKey>) {
+        if self.settings.mode != Mode::Ipvs || self.has_warned_of_arp || !sysctl::answers_arp() {
+            return;
+        }
+        let table = self.forwarder.table();
+        let is_local =
+            |f: &&Frontend| f.kind == FrontendKind::LoadBalancer && table.node.is_forwarded_by_ipvs(f);
+        let found = services.iter().flat_map(|key| table.frontends(key)).find(is_local);
+        let Some(frontend) = found else { return };
+        let message = format!(
+            "{} of Service {} is local to this node, which answers ARP requests for it: where a load balancer announces addresses by ARP, such as MetalLB in layer 2 mode, set ipvs.strictARP",
+            frontend.address, frontend.port
+        );
+        self.has_warned_of_arp = true;
+        self.events.warn_of_node("ArpForLoadBalancerIPs", message);
     }
 
     fn listen_for_health_checks(&mut self) {

@@ -54,6 +54,9 @@ pub fn wanted(config: &Configuration, cpus: usize) -> Vec<Sysctl> {
     if serves_localhost(config) {
         sysctls.push(exactly("net/ipv4/conf/all/route_localnet", 1));
     }
+    if config.mode == Mode::Ipvs.as_str() {
+        sysctls.extend(of_ipvs(config));
+    }
     sysctls
 }
 
@@ -78,6 +81,28 @@ fn serves_localhost(config: &Configuration) -> bool {
 }
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0));
+
+/// What kube-proxy sets in mode ipvs: masquerading needs conntrack entries, and connections and affinity to servers that
+/// have gone end. `conn_reuse_mode` stays: all kernels that nftables needs reuse ports without a delay.
+fn of_ipvs(config: &Configuration) -> Vec<Sysctl> {
+    let mut sysctls = vec![
+        exactly("net/ipv4/vs/conntrack", 1),
+        exactly("net/ipv4/vs/expire_nodest_conn", 1),
+        exactly("net/ipv4/vs/expire_quiescent_template", 1),
+        exactly("net/ipv4/ip_forward", 1),
+    ];
+    if config.ipvs.strict_arp {
+        sysctls.extend([exactly(ARP_IGNORE, 1), exactly("net/ipv4/conf/all/arp_announce", 2)]);
+    }
+    sysctls
+}
+
+const ARP_IGNORE: &str = "net/ipv4/conf/all/arp_ignore";
+
+/// Whether this machine answers ARP requests for local addresses that no interface has.
+pub fn answers_arp() -> bool {
+    fs::read_to_string(format!("/proc/sys/{ARP_IGNORE}")).is_ok_and(|value| value.trim() == "0")
+}
 
 fn exactly(path: &'static str, value: i64) -> Sysctl {
     Sysctl { path, value, at_least: false }
@@ -138,6 +163,17 @@ mod tests {
 
     fn value(wanted: &[Sysctl], name: &str) -> Option<i64> {
         wanted.iter().find(|sysctl| sysctl.path.ends_with(name)).map(|sysctl| sysctl.value)
+    }
+
+    #[test]
+    fn mode_ipvs_keeps_conntrack_entries_and_is_silent_about_arp_where_asked() {
+        let text = "mode: ipvs\nipvs: {strictARP: true}";
+        let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+        let config = super::super::config::file::parse(&format!("{head}{text}")).unwrap().0;
+        let sysctls = wanted(&super::super::config::resolve(config, false).unwrap().0.configuration, 2);
+        assert_eq!(value(&sysctls, "vs/conntrack"), Some(1));
+        assert_eq!(value(&sysctls, "all/arp_ignore"), Some(1));
+        assert_eq!(value(&of("", 2), "vs/conntrack"), None);
     }
 
     #[test]

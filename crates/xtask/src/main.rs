@@ -9,6 +9,7 @@ mod deny;
 mod dist;
 mod docs;
 mod fuzz;
+mod ipvs;
 mod manifests;
 mod report;
 mod shell;

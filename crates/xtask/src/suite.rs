@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::args::TestOptions;
-use crate::{Stop, deny, dist, docs, fuzz, manifests, report, shell, tools};
+use crate::{Stop, deny, dist, docs, fuzz, ipvs, manifests, report, shell, tools};
 
 /// One part of the suite, as `--only` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub(crate) enum Part {
     Tour,
     /// Every process of a demo replaced under load: about a minute.
     Upgrade,
+    /// Mode ipvs in a virtual machine: about a minute.
+    Ipvs,
     /// Packages of profile quick, and what reads, installs and runs them.
     Packages,
 }
@@ -41,8 +43,8 @@ impl Part {
         [Part::Fmt, Part::Deny, Part::Site, Part::Manifests, Part::Clippy, Part::Doc, Part::Test];
 
     /// Parts that need another build: `--extended`.
-    pub(crate) const EXTENDED: [Part; 6] =
-        [Part::Release, Part::Fuzz, Part::Guides, Part::Tour, Part::Upgrade, Part::Packages];
+    pub(crate) const EXTENDED: [Part; 7] =
+        [Part::Release, Part::Fuzz, Part::Guides, Part::Tour, Part::Upgrade, Part::Ipvs, Part::Packages];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -58,6 +60,7 @@ impl Part {
             Part::Guides => "guides",
             Part::Tour => "tour",
             Part::Upgrade => "upgrade",
+            Part::Ipvs => "ipvs",
             Part::Packages => "packages",
         }
     }
@@ -76,6 +79,7 @@ impl Part {
             Part::Guides => "the commands of README and guides work with the release build",
             Part::Tour => "the tour of `cargo xtask demo` ends well with the release build",
             Part::Upgrade => "a rolling upgrade under load fails no connection, in both orders",
+            Part::Ipvs => "mode ipvs works on a kernel that has it, in a virtual machine",
             Part::Packages => "the packages of profile quick are complete, install and run",
         }
     }
@@ -103,6 +107,7 @@ impl Part {
             Part::Guides => guides(),
             Part::Tour => tour(),
             Part::Upgrade => upgrade(),
+            Part::Ipvs => ipvs::run(),
             Part::Packages => packages(),
         }
     }
@@ -259,6 +264,10 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
             Part::Manifests => tools::ensure(&[tools::HELM], options.install)?,
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
             Part::Test | Part::Guides | Part::Upgrade => tools::ensure(&tools::TESTS, options.install)?,
+            Part::Ipvs => {
+                tools::ensure(&tools::TESTS, options.install)?;
+                tools::ensure(&[tools::QEMU], options.install)?;
+            }
             Part::Packages => {
                 tools::ensure(&tools::TESTS, options.install)?;
                 tools::ensure(&tools::PACKAGES, options.install)?;

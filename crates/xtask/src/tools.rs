@@ -330,6 +330,55 @@ pub(crate) const IMAGE: [Tool; 5] = [
     },
 ];
 
+/// Boots kernels that have what this machine's has not: emulated, so that it needs no right. The libraries are those of
+/// displays, sound and storage that the program is linked with and that no test uses; busybox is the rest of the system.
+pub(crate) const QEMU: Tool = Tool {
+    program: "qemu-system-x86_64",
+    also: &[],
+    version_words: &["--version"],
+    source: Source::Unpacked {
+        packages: &[
+            "qemu-system-x86",
+            "qemu-system-common",
+            "qemu-system-data",
+            "seabios",
+            "ipxe-qemu",
+            "libbrlapi0.8",
+            "libcacard0",
+            "libcapstone4",
+            "libdaxctl1",
+            "libexecs0",
+            "libfdt1",
+            "libgstreamer-plugins-base1.0-0",
+            "libibverbs1",
+            "libndctl6",
+            "libnl-3-200",
+            "libnl-route-3-200",
+            "liborc-0.4-0",
+            "libpmem1",
+            "librdmacm1",
+            "libslirp0",
+            "libsndio7.0",
+            "libspice-server1",
+            "libusb-1.0-0",
+            "libusbredirparser1",
+            "libvdeplug2",
+            "busybox-static",
+        ],
+        at_least: Version([7, 0, 0]),
+    },
+};
+
+/// Where packages are unpacked that are not installed.
+pub(crate) fn unpacked() -> PathBuf {
+    install::unpacked(&shell::tools())
+}
+
+/// Downloads and unpacks packages that have no program.
+pub(crate) fn unpack(packages: &[&str]) -> Result<(), Stop> {
+    install::unpack(&shell::tools(), packages)
+}
+
 /// `cargo xtask tools`: what the tests need, and where it is.
 pub(crate) fn run(may_install: bool) -> Result<(), Stop> {
     report::heading("tools: what the tests need is installed");

@@ -66,6 +66,34 @@ fn a_packet_is_traced_for_people_from_the_service_to_the_rule() {
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("expected 'tcp"));
 }
 
+#[test]
+fn mode_ipvs_is_planned_and_traced() {
+    let planned = plan(&["--proxy-mode", "ipvs"]);
+    let ipvs = planned["ipvs"].as_array().expect("changes of IPVS");
+    let of_cart = |line: &&Value| line["what"] == "virtual server TCP 10.96.1.20:80";
+    let cart = ipvs.iter().find(of_cart).unwrap_or_else(|| panic!("{planned:#}"));
+    let detail = cart["detail"].as_str().unwrap_or("");
+    assert!(detail.starts_with("rr, 10.244.") && detail.ends_with("(shop/cart)"), "{cart}");
+    assert!(
+        ipvs.iter().any(|line| line["what"].as_str().unwrap_or("").starts_with("local route ")),
+        "{planned:#}"
+    );
+    assert!(plan(&[])["ipvs"].is_null(), "not in mode nftables");
+    let packet = "tcp 10.244.1.99:40000 -> 10.96.1.20:80";
+    let args = ["trace", "packet", "-f", "examples/shop", "--node", "node-a1", "--packet", packet];
+    let output = run(&[&args[..], &["--proxy-mode", "ipvs"]].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    for words in [
+        "on node-a1: dnat",
+        "Service shop/cart:http",
+        "zoneward cluster-ip-ipvs: virtual server: IPVS forwards: accept",
+        "ipvs TCP 10.96.1.20:80 rr: virtual server: one of",
+    ] {
+        assert!(text.contains(words), "{words} is missing in:\n{text}");
+    }
+}
+
 /// A tenant's older Service asks for the cluster IP of `shop/cart` and for a privileged port.
 #[test]
 fn a_service_that_asks_for_the_address_of_another_is_named_and_gets_no_packet() {

@@ -109,15 +109,18 @@ impl InstalledRules {
             return None;
         }
         let ruleset = rules.family(flow);
-        let (chain, is_it): (_, Box<dyn Fn(&IptablesRule) -> bool>) = match flow.target {
+        let count = |table, chain, is_it: &dyn Fn(&IptablesRule) -> bool| {
+            let rule = ruleset.chain(table, chain)?.rules.iter().find(|rule| is_it(rule))?;
+            Some(rule.counters.packets)
+        };
+        match flow.target {
             FlowTarget::LocalhostNodePort => {
                 let port = flow.packet.dst.port();
-                (ruleset.chain("nat", "KUBE-NODEPORTS"), Box::new(move |rule| is_localhost_port(rule, port)))
+                count("nat", "KUBE-NODEPORTS", &|rule| is_localhost_port(rule, port))
             }
-            FlowTarget::Invalid => (ruleset.chain("filter", "KUBE-FORWARD"), Box::new(is_invalid_drop)),
-            _ => return None,
-        };
-        chain?.rules.iter().find(|rule| is_it(rule)).map(|rule| rule.counters.packets)
+            FlowTarget::Invalid => count("filter", "KUBE-FORWARD", &is_invalid_drop),
+            _ => None,
+        }
     }
 
     /// Changes that no packet shows: schedulers that remember or compare, and rules of other programs that use a chain

@@ -1,6 +1,8 @@
 //! The NETLINK_NETFILTER socket. It stays open for the life of the process: closing one that spoke nf_tables costs the
 //! kernel up to 25 ms, a commit on an open one a fraction of one.
 
+use std::collections::BTreeSet;
+
 use netlink_sys::SocketAddr;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
@@ -32,7 +34,12 @@ pub struct NetlinkSocket {
 impl NetlinkSocket {
     /// Opens the socket with the largest buffers that this process may have.
     pub fn open() -> Result<NetlinkSocket, NetlinkError> {
-        let opened = netlink_sys::Socket::new(NETLINK_NETFILTER).and_then(|mut socket| {
+        Self::open_protocol(NETLINK_NETFILTER)
+    }
+
+    /// The same of another netlink protocol.
+    pub(crate) fn open_protocol(protocol: isize) -> Result<NetlinkSocket, NetlinkError> {
+        let opened = netlink_sys::Socket::new(protocol).and_then(|mut socket| {
             socket.bind_auto()?;
             socket.connect(&SocketAddr::new(0, 0))?;
             Ok(socket)
@@ -114,6 +121,27 @@ impl NetlinkSocket {
             (None, false, true) => Err(NetlinkError::Lost),
             (None, false, false) => Err(NetlinkError::Silent),
         }
+    }
+
+    /// Sends messages that the kernel processes one by one, each with NLM_F_ACK, and returns those that it refused. An
+    /// answer that got lost makes the outcome of all unknown.
+    pub(crate) fn send_each(&mut self, batch: &[u8]) -> Result<Vec<(u32, Errno)>, NetlinkError> {
+        let mut waiting: BTreeSet<u32> = messages(batch).map(|raw| raw.header.seq).collect();
+        let mut refused = Vec::new();
+        self.drain();
+        self.send(batch)?;
+        // The kernel processes each message within the send call, so every reply is queued by now.
+        while !waiting.is_empty() {
+            let len = self.receive(MsgFlags::MSG_DONTWAIT)?.ok_or(NetlinkError::Silent)?;
+            for raw in messages(&self.buffer[..len]).filter(|raw| raw.header.kind == abi::NLMSG_ERROR) {
+                if waiting.remove(&raw.header.seq)
+                    && let Some((errno, _)) = refusal(raw)
+                {
+                    refused.push((raw.header.seq, errno));
+                }
+            }
+        }
+        Ok(refused)
     }
 
     /// Sends a request and passes the messages of the reply one by one.

@@ -68,6 +68,22 @@ impl NftablesBackend {
         self.renderer.as_ref().map(Renderer::sizes)
     }
 
+    /// What the kernel holds of our tables, and why that is not all.
+    pub(crate) fn read_tables(&mut self) -> Result<(Ruleset, Option<String>), BackendError> {
+        let (ruleset, problems) = read(&mut *self.kernel, &our_tables())?;
+        Ok((ruleset, problems.first().map(ToString::to_string)))
+    }
+
+    /// The ruleset that the kernel holds, to be traced.
+    pub(crate) fn read_held(&mut self) -> Result<Ruleset, BackendError> {
+        match self.read_tables()? {
+            (_, Some(problem)) => {
+                Err(BackendError::failed(format!("cannot interpret the kernel's rules: {problem}")))
+            }
+            (ruleset, None) => Ok(ruleset),
+        }
+    }
+
     /// Whether every transaction since the last comparison was ours.
     pub fn is_unmodified(&mut self) -> bool {
         self.generation.is_some() && self.kernel.generation().ok() == self.generation
@@ -225,10 +241,7 @@ impl NodeBackend for NftablesBackend {
         packets: &[FirstPacket],
         addresses: &[IpAddr],
     ) -> Result<Vec<PacketTrace>, BackendError> {
-        let (ruleset, problems) = read(&mut *self.kernel, &our_tables())?;
-        if let Some(problem) = problems.first() {
-            return Err(BackendError::failed(format!("cannot interpret the kernel's rules: {problem}")));
-        }
+        let ruleset = self.read_held()?;
         if ruleset.tables.is_empty() {
             return Err(BackendError::failed(
                 "no nftables table `zoneward` in this network namespace: the node proxy has not run here",

@@ -36,6 +36,7 @@ pub use incremental::{RenderedChange, Renderer};
 pub use initial_load::initial_load;
 pub use set_sizes::{MAX_COUNTED_PAIRS, SetSizes};
 pub use sets::{ClientScope, FrontendLookup, SetName, TABLE, table_id};
+pub(crate) use weighted_slots::slots_per_endpoint;
 
 use elements::{RenderedElements, render_service};
 use rules::Rules;
@@ -108,7 +109,7 @@ fn base_table(node: &NodeRules, sizes: &SetSizes, family: Family) -> Table {
         comment: Some(Comment::new("Zoneward: Service traffic of this node (zoneward cleanup removes it)")),
         ..Table::default()
     };
-    for name in SetName::all() {
+    for name in SetName::all().into_iter().filter(|name| name.is_of(node)) {
         table.sets.insert(sizes.name(family, name), Set::empty(sizes.spec(family, name)));
     }
     for (name, elements) in node_elements(node, family) {

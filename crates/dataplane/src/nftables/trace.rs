@@ -63,7 +63,7 @@ pub(super) fn trace(
 }
 
 /// The rules that matched on the most likely path, named as nft does.
-fn steps(evaluation: &Evaluation) -> Vec<PacketTraceStep> {
+pub(crate) fn steps(evaluation: &Evaluation) -> Vec<PacketTraceStep> {
     let likeliest = evaluation.paths.iter().max_by(|a, b| a.weight.total_cmp(&b.weight));
     let matches = likeliest.into_iter().flat_map(|path| &path.steps);
     let step = |matched: &RuleMatch| {

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use nix::sched::{CloneFlags, unshare};
 
-use super::namespace::run;
+use super::namespace::{run, run_with};
 
 /// A namespace next to the node's, connected by one pair of interfaces.
 pub(crate) struct Neighbour {
@@ -30,10 +30,9 @@ impl Neighbour {
         join(interface, number, 1);
         let neighbour = Neighbour { number, interface: interface.to_owned(), work };
         neighbour.within(move || {
-            run("ip", &["link", "set", "lo", "up"]);
             join("uplink", number, 2);
-            run("ip", &["-4", "route", "add", "default", "via", &link(number, 1).0]);
-            run("ip", &["-6", "route", "add", "default", "via", &link(number, 1).1]);
+            let (v4, v6) = link(number, 1);
+            batch(&format!("link set lo up\nroute add 0.0.0.0/0 via {v4}\nroute add ::/0 via {v6}\n"));
         });
         neighbour
     }
@@ -78,10 +77,15 @@ fn join(interface: &str, number: u8, side: u8) {
     // Both have to be off, or a new address cannot be used for a second (duplicate address detection).
     set("net/ipv6/conf/all/accept_dad", "0");
     set(&format!("net/ipv6/conf/{interface}/accept_dad"), "0");
-    run("ip", &["link", "set", interface, "up"]);
     let (v4, v6) = link(number, side);
-    run("ip", &["address", "add", &format!("{v4}/30"), "dev", interface]);
-    run("ip", &["address", "add", &format!("{v6}/64"), "dev", interface, "nodad"]);
+    batch(&format!(
+        "link set {interface} up\naddress add {v4}/30 dev {interface}\naddress add {v6}/64 dev {interface} nodad\n"
+    ));
+}
+
+/// Several commands of `ip` in one process: in an emulated machine each takes a while to start.
+fn batch(lines: &str) {
+    run_with("ip", &["-batch", "-"], lines);
 }
 
 /// Lets this namespace forward, and have an address.

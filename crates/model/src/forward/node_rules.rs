@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::{Frontend, FrontendAction, FrontendHost, FrontendKind};
 use crate::address::Family;
 use crate::name::Name;
 
@@ -36,6 +37,9 @@ pub struct NodeRules {
     pub service_cidrs: Box<[IpNet]>,
     /// The node's known addresses, for explanations and for external addresses among them; the kernel uses its own list.
     pub addresses: Box<[IpAddr]>,
+    /// Mode ipvs: addresses of Services are local to the node, which connects to them from these addresses, one of each
+    /// family. `None` in other modes.
+    pub ipvs_sources: Option<Box<[IpAddr]>>,
 }
 
 impl Default for NodeRules {
@@ -50,6 +54,7 @@ impl Default for NodeRules {
             localhost_node_ports: false,
             service_cidrs: Box::default(),
             addresses: Box::default(),
+            ipvs_sources: None,
         }
     }
 }
@@ -79,6 +84,20 @@ impl NodeRules {
     /// Whether an address is this node's own.
     pub fn is_own(&self, address: IpAddr) -> bool {
         address.is_loopback() || self.addresses.contains(&address)
+    }
+
+    /// Mode ipvs: whether a virtual server carries a frontend. Frontends with a selection of endpoints of their own for
+    /// clients inside are not: a virtual server has one list. External addresses are not, nor load balancer IPs that are
+    /// the node's: a virtual server needs its address to be local, which would make another node with it unreachable.
+    pub fn is_forwarded_by_ipvs(&self, frontend: &Frontend) -> bool {
+        let is_own = |host| matches!(host, FrontendHost::Address(ip) if self.addresses.contains(&ip));
+        let has_place = match frontend.kind {
+            FrontendKind::ClusterIp | FrontendKind::NodePort => true,
+            FrontendKind::LoadBalancer => !is_own(frontend.address.host),
+            FrontendKind::ExternalIp => false,
+        };
+        let sends = matches!(frontend.outside, FrontendAction::Send(_));
+        self.ipvs_sources.is_some() && has_place && sends && frontend.inside.is_none()
     }
 
     /// The packet mark that requests masquerading.

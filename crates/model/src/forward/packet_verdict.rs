@@ -176,6 +176,9 @@ impl ForwardingTable {
         }
         match outcome {
             FrontendAction::Send(scope) => self.send(frontend, scope, decision),
+            FrontendAction::Pass => {
+                decision.why.push(("passed", "left to another part of the kernel".to_owned()))
+            }
             FrontendAction::Reject => {
                 decision.verdict = PacketVerdict::Reject;
                 let detail =
@@ -241,6 +244,13 @@ impl ForwardingTable {
             let (protocol, port) = (packet.protocol, packet.dst.port());
             let detail = format!(
                 "{address} is the cluster IP of Service {service}, which has no port {port}/{protocol}: refused"
+            );
+            decision.why.push(("unknown port", detail));
+        } else if let Some(frontend) = self.local_load_balancer(address) {
+            decision.verdict = PacketVerdict::Reject;
+            let (protocol, port, service) = (packet.protocol, packet.dst.port(), &frontend.port.service);
+            let detail = format!(
+                "{address} is a load balancer IP of Service {service} and local in mode ipvs, and no Service has port {port}/{protocol} on it: refused"
             );
             decision.why.push(("unknown port", detail));
         } else if let Some(range) = self.node.service_cidrs.iter().find(|range| range.contains(&address)) {

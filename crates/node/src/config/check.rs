@@ -65,6 +65,11 @@ fn check_ranges(config: &Configuration, say: &mut impl FnMut(&str, String)) {
     if families.len() > 2 || (families.len() == 2 && families[0] == families[1]) {
         say("clusterCIDR", "at most one range of each family".to_owned());
     }
+    for text in &config.ipvs.exclude_cidrs {
+        if text.parse::<IpNet>().is_err() {
+            say("ipvs.excludeCIDRs", format!("{text:?} is not a CIDR such as 10.0.0.0/8"));
+        }
+    }
     let mut seen: Vec<&str> = Vec::new();
     for text in config.node_port_addresses.iter().map(|text| text.trim()) {
         let is_word = matches!(text, "primary" | "localhost" | "all");

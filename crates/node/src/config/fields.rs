@@ -12,11 +12,13 @@ pub enum Support {
     Works,
     /// Accepted without effect, for this reason.
     NoEffect(&'static str),
+    /// As in kube-proxy in mode ipvs; in others without effect, for this reason.
+    InIpvs(&'static str),
     /// Refused unless it has its default, for this reason.
     Refused(&'static str),
 }
 
-use Support::{NoEffect, Refused, Works};
+use Support::{InIpvs, NoEffect, Refused, Works};
 
 const WINDOWS: &str = "only for Windows nodes, which are not supported; see docs/decisions/011-linux-only.md";
 const NO_IPVS: &str = "it tunes IPVS, which mode nftables does not use";
@@ -57,13 +59,13 @@ pub const FIELDS: &[(&str, Support)] = &[
     ("ipvs.minSyncPeriod", Works),
     (
         "ipvs.scheduler",
-        NoEffect("mode nftables selects endpoints at random, or by weight where a Service uses Spill"),
+        InIpvs("mode nftables selects endpoints at random, or by weight where a Service uses Spill"),
     ),
-    ("ipvs.excludeCIDRs", NoEffect(NO_IPVS)),
-    ("ipvs.strictARP", NoEffect(NO_IPVS)),
-    ("ipvs.tcpTimeout", NoEffect(NO_IPVS)),
-    ("ipvs.tcpFinTimeout", NoEffect(NO_IPVS)),
-    ("ipvs.udpTimeout", NoEffect(NO_IPVS)),
+    ("ipvs.excludeCIDRs", InIpvs(NO_IPVS)),
+    ("ipvs.strictARP", InIpvs(NO_IPVS)),
+    ("ipvs.tcpTimeout", InIpvs(NO_IPVS)),
+    ("ipvs.tcpFinTimeout", InIpvs(NO_IPVS)),
+    ("ipvs.udpTimeout", InIpvs(NO_IPVS)),
     ("nftables.masqueradeBit", Works),
     ("nftables.masqueradeAll", Works),
     ("nftables.syncPeriod", Works),
@@ -161,7 +163,7 @@ pub fn refused(value: &Value) -> Vec<(&'static str, &'static str)> {
     let set = |path: &str| path.split('.').try_fold(value, |inner, field| inner.get(field));
     let refused = FIELDS.iter().filter_map(|(path, support)| match support {
         Refused(reason) => Some((*path, *reason)),
-        Works | NoEffect(_) => None,
+        Works | NoEffect(_) | InIpvs(_) => None,
     });
     refused.filter(|(path, _)| set(path).is_some_and(|value| !is_default(value))).collect()
 }
@@ -169,8 +171,10 @@ pub fn refused(value: &Value) -> Vec<(&'static str, &'static str)> {
 /// The fields that are set and change nothing, each with the reason.
 pub fn without_effect(value: &Value) -> Vec<(&'static str, &'static str)> {
     let set = |path: &str| path.trim_end_matches(".*").split('.').try_fold(value, |inner, f| inner.get(f));
+    let is_ipvs = value["mode"] == "ipvs";
     let listed = FIELDS.iter().filter_map(|(path, support)| match support {
         NoEffect(reason) => Some((*path, *reason)),
+        InIpvs(reason) => (!is_ipvs).then_some((*path, *reason)),
         Works | Refused(_) => None,
     });
     listed.filter(|(path, _)| set(path).is_some_and(|value| !is_default(value))).collect()

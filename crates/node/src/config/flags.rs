@@ -33,7 +33,7 @@ pub struct NodeFlags {
     /// Set the sysctls that require privileges and exit
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub init_only: Option<bool>,
-    /// Fail on proxy modes that are not implemented instead of substituting nftables
+    /// Fail where no proxy mode is set, instead of running nftables
     #[arg(long)]
     pub strict_mode: bool,
     #[command(flatten)]
@@ -136,7 +136,7 @@ pub struct FieldFlags {
     /// No effect: there are no hidden metrics
     #[arg(long, value_name = "VERSION")]
     pub show_hidden_metrics_for_version: Option<String>,
-    /// Proxy mode: nftables or iptables; ipvs is run as nftables, and the differences are logged
+    /// Proxy mode: nftables, iptables or ipvs; nftables where none is set, and the differences to iptables are logged
     #[arg(long, value_name = "MODE")]
     pub proxy_mode: Option<String>,
     /// Bit of the fwmark that marks packets for masquerading, 0 to 31 [default: 14]
@@ -160,22 +160,22 @@ pub struct FieldFlags {
     /// Same as --iptables-min-sync-period, for mode ipvs
     #[arg(long, value_name = "TIME")]
     pub ipvs_min_sync_period: Option<GoDuration>,
-    /// No effect: endpoints are selected at random
+    /// Scheduler of mode ipvs: rr, wrr, lc, wlc, lblc, lblcr, sh, dh, sed, nq or mh [default: rr]
     #[arg(long, value_name = "NAME")]
     pub ipvs_scheduler: Option<String>,
-    /// No effect: IPVS is not used
+    /// Virtual servers on these addresses are never deleted, for mode ipvs
     #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]
     pub ipvs_exclude_cidrs: Vec<String>,
-    /// No effect: IPVS is not used
+    /// Do not answer ARP requests for addresses of Services, for mode ipvs
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub ipvs_strict_arp: Option<bool>,
-    /// No effect: IPVS is not used
+    /// Timeout of idle TCP connections, for mode ipvs; 0s leaves it
     #[arg(long, value_name = "TIME")]
     pub ipvs_tcp_timeout: Option<GoDuration>,
-    /// No effect: IPVS is not used
+    /// Timeout of TCP connections after a FIN, for mode ipvs; 0s leaves it
     #[arg(long, value_name = "TIME")]
     pub ipvs_tcpfin_timeout: Option<GoDuration>,
-    /// No effect: IPVS is not used
+    /// Timeout of idle UDP flows, for mode ipvs; 0s leaves it
     #[arg(long, value_name = "TIME")]
     pub ipvs_udp_timeout: Option<GoDuration>,
     /// How local pod traffic is detected: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix

@@ -1,10 +1,10 @@
-//! Proxy modes, and how nftables differs from a mode that it replaces.
+//! Proxy modes, and how nftables differs from the mode that kube-proxy would run where none is set.
 
-use model::{Service, ServiceType, Snapshot, TrafficPolicy};
+use model::{Service, Snapshot};
 
 use super::Configuration;
 
-/// The configured mode. `Default` and `Ipvs` run nftables.
+/// The configured mode. `Default` runs nftables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Nftables,
@@ -27,36 +27,27 @@ impl Mode {
 
 /// Parses a mode.
 pub fn mode(text: &str, strict: bool) -> Result<Mode, String> {
-    let mode = match text {
-        "nftables" => return Ok(Mode::Nftables),
-        "iptables" => return Ok(Mode::Iptables),
-        "" => Mode::Default,
-        "ipvs" => Mode::Ipvs,
-        "kernelspace" | "winkernel" => {
-            return Err(format!(
-                "mode: {text} is for Windows nodes, which are not supported; see docs/decisions/011-linux-only.md"
-            ));
-        }
-        other => return Err(format!("mode: {other:?} is not nftables, iptables or ipvs")),
-    };
-    if strict {
-        let asked = if text.is_empty() {
-            "the default mode is iptables".to_owned()
-        } else {
-            format!("{text} is configured")
-        };
-        return Err(format!(
-            "mode: {asked}, only nftables and iptables are implemented, and --strict-mode forbids running nftables instead"
-        ));
+    match text {
+        "nftables" => Ok(Mode::Nftables),
+        "iptables" => Ok(Mode::Iptables),
+        "ipvs" => Ok(Mode::Ipvs),
+        "" if strict => Err(
+            "mode: none is set, kube-proxy would run iptables, and --strict-mode forbids running nftables instead; set mode to nftables or iptables"
+                .to_owned(),
+        ),
+        "" => Ok(Mode::Default),
+        "kernelspace" | "winkernel" => Err(format!(
+            "mode: {text} is for Windows nodes, which are not supported; see docs/decisions/011-linux-only.md"
+        )),
+        other => Err(format!("mode: {other:?} is not nftables, iptables or ipvs")),
     }
-    Ok(mode)
 }
 
 /// Most Services that a line names.
 const NAMED: usize = 5;
 
-/// How nftables differs from the configured mode for the Services of this node.
-pub fn differences(mode: Mode, config: &Configuration, snapshot: &Snapshot) -> Vec<String> {
+/// How nftables differs from kube-proxy's default mode, iptables, for the Services of this node.
+pub fn differences(config: &Configuration, snapshot: &Snapshot) -> Vec<String> {
     let mut lines = Vec::new();
     let of = |wanted: &dyn Fn(&Service) -> bool| {
         let names = snapshot.services().map(|(service, _)| service).filter(|s| wanted(s));
@@ -68,43 +59,20 @@ pub fn differences(mode: Mode, config: &Configuration, snapshot: &Snapshot) -> V
         }
     };
     let has_node_port = |s: &Service| s.ports.iter().any(|port| port.node_port.is_some());
-    let is_local = |s: &Service| {
-        s.internal_policy == TrafficPolicy::Local
-            || (s.external_policy == TrafficPolicy::Local && s.kind != ServiceType::ClusterIp)
-    };
     let has_ranges = |s: &Service| !s.source_ranges.is_empty();
-    match mode {
-        Mode::Nftables | Mode::Iptables => return lines,
-        Mode::Default => {
-            if config.iptables.localhost_node_ports != Some(false) {
-                say("node ports are not served on 127.0.0.1", of(&has_node_port));
-            }
-            say(
-                "no rule lets forwarded node port traffic and health check ports through a local firewall; open them there",
-                of(&has_node_port),
-            );
-            say(
-                "clients outside of loadBalancerSourceRanges are dropped, not refused, while there is no endpoint",
-                of(&has_ranges),
-            );
-            if !config.conntrack.tcp_be_liberal {
-                lines.push("packets that belong to no connection are not dropped; on kernels before 6.1 set conntrack.tcpBeLiberal".to_owned());
-            }
-        }
-        Mode::Ipvs => {
-            say(
-                "traffic with policy Local is dropped where this node has no endpoint, instead of going to other nodes",
-                of(&is_local),
-            );
-            say(
-                "a client keeps its endpoint across all addresses of the Service",
-                of(&|s| s.affinity_seconds.is_some()),
-            );
-            if !matches!(config.ipvs.scheduler.as_str(), "" | "rr") {
-                lines.push(format!("endpoints are chosen at random, not by {}", config.ipvs.scheduler));
-            }
-            lines.push("no interface has the cluster IPs, so they do not answer ping".to_owned());
-        }
+    if config.iptables.localhost_node_ports != Some(false) {
+        say("node ports are not served on 127.0.0.1", of(&has_node_port));
+    }
+    say(
+        "no rule lets forwarded node port traffic and health check ports through a local firewall; open them there",
+        of(&has_node_port),
+    );
+    say(
+        "clients outside of loadBalancerSourceRanges are dropped, not refused, while there is no endpoint",
+        of(&has_ranges),
+    );
+    if !config.conntrack.tcp_be_liberal {
+        lines.push("packets that belong to no connection are not dropped; on kernels before 6.1 set conntrack.tcpBeLiberal".to_owned());
     }
     lines.push("ports that a Service does not have are refused on its cluster IP, and unassigned addresses of ServiceCIDRs are dropped".to_owned());
     lines

@@ -145,6 +145,8 @@ fn what_cannot_work_is_refused_with_the_reason() {
     for (text, words) in [
         ("mode: kernelspace", "docs/decisions/011-linux-only.md"),
         ("mode: userspace", "is not nftables, iptables or ipvs"),
+        ("mode: ipvs\nipvs: {scheduler: bogus}", "IPVS has no scheduler \"bogus\", only rr, wrr"),
+        ("ipvs: {excludeCIDRs: [here]}", "ipvs.excludeCIDRs"),
         ("winkernel: {enableDSR: true}", "winkernel.enableDSR: only for Windows"),
         ("windowsRunAsService: true", "for Windows"),
         ("enableProfiling: true", "enableProfiling: this program has no Go profiler"),
@@ -186,6 +188,21 @@ fn a_field_that_does_not_exist_is_said_to_be_ignored() {
     assert_eq!(unknown.len(), 2, "{unknown:?}");
     assert!(notices.iter().any(|n| n.message.starts_with("featureGates.Any: ")));
     assert!(unknown.iter().any(|n| n.message.ends_with("; did you mean conntrack?")), "{unknown:?}");
+}
+
+#[test]
+fn fields_of_ipvs_have_an_effect_in_mode_ipvs_alone() {
+    let text = "ipvs: {scheduler: lc, strictARP: true, excludeCIDRs: [192.0.2.0/24], tcpTimeout: 5m}";
+    let of = |mode: &str| with_file(&format!("mode: {mode}\n{text}")).unwrap();
+    let (settings, notices) = of("ipvs");
+    assert!(
+        settings.mode == super::Mode::Ipvs && settings.proxy.is_ipvs && notices.is_empty(),
+        "{notices:?}"
+    );
+    assert_eq!(settings.proxy.ipvs_scheduler, "lc");
+    let (settings, notices) = of("nftables");
+    assert!(!settings.proxy.is_ipvs);
+    assert_eq!(notices.iter().filter(|notice| notice.message.starts_with("ipvs.")).count(), 4, "{notices:?}");
 }
 
 #[test]
@@ -242,6 +259,7 @@ fn every_flag_of_the_table_exists_and_every_field_is_in_the_reference() {
         let word = match support {
             Support::Works => "works",
             Support::NoEffect(_) => "no effect",
+            Support::InIpvs(_) => "in mode ipvs",
             Support::Refused(_) => "refused",
         };
         assert!(row.contains(word), "{path}: the page does not say that it {word}: {row}");

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use clock::Clock;
 use dataplane::conntrack::{AccountedEntry, ConntrackEvents, ConntrackSocket, DumpStatus};
+use dataplane::ipvs::{IpvsSocket, server_counts};
 use dataplane::nfnetlink::{NetlinkError, NetlinkSocket};
-use dataplane::nftables::apply::connection_counts;
+use dataplane::nftables::apply::{ConnectionCount, connection_counts};
 use dataplane::nftables::render::{MAX_COUNTED_PAIRS, protocol_of};
 use model::{Family, Protocol};
 
@@ -53,6 +54,8 @@ pub(super) struct Growth {
 pub enum ConnectionSource {
     /// The rules of mode nftables.
     Rules,
+    /// The rules, and virtual servers.
+    Ipvs,
     /// Conntrack: a connection counts when it ends, or after half a minute.
     Conntrack,
 }
@@ -157,6 +160,8 @@ pub(super) struct ConntrackReader {
     ended: ConntrackEvents,
     open: ConntrackSocket,
     counts: NetlinkSocket,
+    /// In mode ipvs: connections that its virtual servers forward.
+    ipvs: Option<ServerCounters>,
     /// Values of the rule counters at the last read.
     last: Sums,
     flows: OpenFlows,
@@ -170,6 +175,7 @@ impl ConntrackReader {
             ended: ConntrackEvents::open()?,
             open: ConntrackSocket::open()?,
             counts: NetlinkSocket::open()?,
+            ipvs: (source == ConnectionSource::Ipvs).then(ServerCounters::open).flatten(),
             last: Sums::new(),
             flows: OpenFlows::default(),
             source,
@@ -227,6 +233,9 @@ impl ConntrackReader {
                 now.insert(pair, one.connections);
             }
         }
+        if let Some(ipvs) = &mut self.ipvs {
+            now.extend(ipvs.read());
+        }
         for (pair, count) in since(&self.last, &now) {
             new.dropped += u64::from(!add(&mut new.connections, pair, count));
         }
@@ -246,6 +255,44 @@ impl ConntrackReader {
         }
         self.flows.dumped(is_complete);
         new.unaccounted = Some(unaccounted);
+    }
+}
+
+/// Counters of virtual servers.
+struct ServerCounters {
+    kernel: IpvsSocket,
+    /// Connections of each virtual server at the last read.
+    known: BTreeMap<(Protocol, SocketAddr), u64>,
+    sums: Sums,
+}
+
+impl ServerCounters {
+    fn open() -> Option<Self> {
+        let kernel = IpvsSocket::open().inspect_err(|error| {
+            tracing::warn!(%error, "cannot count the connections of virtual servers");
+        });
+        Some(Self { kernel: kernel.ok()?, known: BTreeMap::new(), sums: Sums::new() })
+    }
+
+    /// The connections so far. Only virtual servers with new ones are read.
+    fn read(&mut self) -> Sums {
+        match server_counts(&mut self.kernel, &mut self.known) {
+            Ok(found) => {
+                // A real server that is deleted with open connections and comes back has its counters again.
+                if self.sums.len() > MAX_PAIRS {
+                    let is_there = |pair: &FlowPair| self.known.contains_key(&(pair.protocol, pair.frontend));
+                    self.sums.retain(|pair, _| is_there(pair));
+                }
+                self.sums.extend(found.into_iter().map(|one| {
+                    let ConnectionCount { protocol, frontend, endpoint, connections } = one;
+                    (FlowPair { protocol, frontend, endpoint }, connections)
+                }));
+            }
+            Err(error) => {
+                tracing::debug!(%error, "failed to read counters of IPVS; the next read retries");
+            }
+        }
+        self.sums.clone()
     }
 }
 

@@ -42,6 +42,10 @@ pub struct ProxySettings {
     pub gates: NodeGates,
     /// `--service-node-port-range`.
     pub node_port_range: NodePortRange,
+    /// Whether the mode is ipvs, in which addresses of Services are local to the node.
+    pub is_ipvs: bool,
+    /// `ipvs.scheduler`.
+    pub ipvs_scheduler: String,
 }
 
 /// The node ports that a node serves. The API server assigns them; the node only keeps a mistake there from taking the ports
@@ -130,6 +134,7 @@ impl NodeConfig {
             localhost_node_ports,
             service_cidrs: cidrs.into(),
             addresses: addresses.into(),
+            ipvs_sources: settings.is_ipvs.then(|| primary.clone().into()),
         };
         let config = Self {
             name: node.name.clone(),

@@ -158,7 +158,7 @@ fn link_unpacked(tool: &Tool, tools: &Toolbox) -> Result<(), Stop> {
 }
 
 /// Where Debian packages are unpacked that are not installed.
-fn unpacked(tools: &Toolbox) -> PathBuf {
+pub(super) fn unpacked(tools: &Toolbox) -> PathBuf {
     tools.folder().join("debian")
 }
 
@@ -220,7 +220,7 @@ fn install_package(package: &str) -> Result<(), Stop> {
 }
 
 /// Needs no root, unless the machine has no package lists yet.
-fn unpack(tools: &Toolbox, packages: &[&str]) -> Result<(), Stop> {
+pub(super) fn unpack(tools: &Toolbox, packages: &[&str]) -> Result<(), Stop> {
     let folder = unpacked(tools);
     std::fs::create_dir_all(&folder).map_err(|error| cannot_write(&folder, &error))?;
     let words = [&["download"], packages].concat();

@@ -118,7 +118,8 @@ fn check(mut args: MigrateCheck) -> Result<bool> {
     if flows.is_empty() {
         bail!("no Service to check: name the objects with -f, or the cluster with --kubeconfig");
     }
-    let mut backend = offline(&world)?;
+    let scheduler = choice.ipvs_scheduler().parse().context("ipvs.scheduler")?;
+    let mut backend = offline(&world, scheduler)?;
     let addresses = world.table.node.addresses.to_vec();
     let report = migration::check(&world.table, &flows, &installed, &mut *backend, &addresses)
         .context("evaluating the rules of Zoneward")?;

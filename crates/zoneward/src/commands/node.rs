@@ -9,7 +9,7 @@ use crate::cli::{Cleanup, Format, OutputArgs};
 use cluster::Connection;
 use cluster::log::{self, LogFormat};
 use node::config::flags::NodeFlags;
-use node::config::{Configuration, NodeSettings, settings};
+use node::config::{Configuration, Mode, NodeSettings, settings};
 use node::run::{self, RunEnd, RunOptions};
 use node::sysctl;
 
@@ -32,6 +32,10 @@ pub fn run(args: &NodeFlags) -> Result<bool> {
         });
     }
     if args.init_only == Some(true) {
+        // Sysctls of IPVS are there when its module is.
+        if settings.mode == Mode::Ipvs {
+            run::open_ipvs(&settings)?;
+        }
         let sysctls = sysctl::wanted(&settings.configuration, sysctl::cpus());
         let denied = sysctl::set(&sysctls);
         denied.iter().for_each(log::notice);

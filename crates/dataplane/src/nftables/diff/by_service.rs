@@ -56,8 +56,9 @@ pub fn by_service(changes: &[NftChange], rulesets: &[&Ruleset]) -> Option<Vec<Ve
         let name = SetName::parse(set)?;
         match name {
             // Without effect until the elements of a Service follow.
-            SetName::Verdicts(_) | SetName::Hairpin if is_added => first.push(change.clone()),
-            SetName::Verdicts(_) | SetName::Hairpin => last.push(change.clone()),
+            SetName::Verdicts(_) | SetName::Hairpin | SetName::LocalLoadBalancers => {
+                if is_added { &mut first } else { &mut last }.push(change.clone());
+            }
             SetName::Affinity | SetName::ServiceCidrs | SetName::NodePortRanges => return None,
             _ => elements.push((table, set, *ranges, list, is_added, name)),
         }

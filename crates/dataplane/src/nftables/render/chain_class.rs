@@ -40,6 +40,8 @@ pub(super) enum Ending {
     Send(u32),
     /// The same with session affinity, in seconds.
     Sticky(u32, u32),
+    /// Accept: a virtual server of IPVS forwards it.
+    Pass,
 }
 
 impl Ending {
@@ -91,8 +93,14 @@ impl ChainClass {
             Ending::Sticky(slots, seconds) => (1, sticky_payload(slots, seconds)),
             Ending::Reject => (2, 0),
             Ending::Drop => (3, 0),
+            Ending::Pass => (3, 1),
         };
         ending << 30 | lookup << 29 | role << 27 | u32::from(self.restricted) << 26 | payload
+    }
+
+    /// Whether this is the number of a class whose connections IPVS forwards.
+    pub fn is_ipvs(value: u32) -> bool {
+        value >> 30 == 3 && value & 1 == 1
     }
 
     pub(super) fn scope(&self) -> ClientScope {
@@ -146,6 +154,7 @@ impl ChainClass {
             Ending::Drop => "drop".to_owned(),
             Ending::Send(slots) => slots.to_string(),
             Ending::Sticky(slots, seconds) => format!("{slots}-sticky-{seconds}s"),
+            Ending::Pass => "ipvs".to_owned(),
         };
         Some(format!("{restricted}{who}-{ending}").into())
     }
@@ -155,6 +164,7 @@ impl ChainClass {
     pub(super) fn neighbours(&self) -> Vec<Self> {
         let endings = match self.ending {
             Ending::Reject | Ending::Drop => vec![Ending::Send(1)],
+            Ending::Pass => vec![Ending::Reject, Ending::Drop],
             Ending::Send(1) | Ending::Sticky(1, _) => vec![Ending::Reject, Ending::Drop, self.ending.with(2)],
             Ending::Send(n) | Ending::Sticky(n, _) => vec![self.ending.with(n - 1), self.ending.with(n + 1)],
         };
@@ -174,6 +184,7 @@ impl ChainClass {
             Ending::Reject => format!("{who}: no endpoints, reject"),
             Ending::Drop => format!("{who}: no local endpoints, drop"),
             Ending::Send(slots) => format!("{who}: {slots} slots"),
+            Ending::Pass => format!("{who}: IPVS"),
             Ending::Sticky(slots, seconds) => {
                 format!("{who}: {slots} slots, session affinity {seconds} s")
             }
@@ -185,6 +196,7 @@ fn ending(port: &ForwardedPort, outcome: FrontendAction) -> Ending {
     match outcome {
         FrontendAction::Reject => Ending::Reject,
         FrontendAction::Drop => Ending::Drop,
+        FrontendAction::Pass => Ending::Pass,
         FrontendAction::Send(scope) => {
             let slots = u32::try_from(slot_count(port.endpoints(scope))).unwrap_or(MAX_SLOTS).min(MAX_SLOTS);
             match port.affinity_seconds {

@@ -6,7 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use model::forward::{EndpointSet, ForwardedPort, Frontend, FrontendAction, FrontendAddress, FrontendHost};
+use model::forward::{
+    EndpointSet, ForwardedPort, Frontend, FrontendAction, FrontendAddress, FrontendHost, FrontendKind,
+};
 use model::{Family, ServiceKey};
 
 use super::affinity::{add_affinity_elements, endpoint_numbers};
@@ -157,7 +159,7 @@ pub(super) fn with_neighbours<'c>(
 
 /// Whether two Services may have the same element of a set, as with a pod behind both.
 pub(super) fn is_shared(set: SetName) -> bool {
-    set == SetName::Hairpin
+    matches!(set, SetName::Hairpin | SetName::LocalLoadBalancers)
 }
 
 /// The elements of one Service, sorted.
@@ -198,6 +200,12 @@ fn add_frontend(to: &mut impl ElementSink, frontend: &Frontend, numbers: &[(Sock
         to.class(family, class);
         let data = KeyBuilder::new().mark(class.value());
         to.exclusive((family, SetName::Frontends(lookup, scope)), &key, &data, &of_port(port));
+        if let (FrontendAction::Pass, FrontendKind::LoadBalancer, FrontendHost::Address(address)) =
+            (outcome, frontend.kind, place.host)
+        {
+            let key = KeyBuilder::new().address(address).bytes();
+            to.shared((family, SetName::LocalLoadBalancers), Element::member(key));
+        }
         let FrontendAction::Send(policy) = outcome else { continue };
         match class.ending {
             Ending::Sticky(..) => add_affinity_elements(to, frontend, scope, policy, numbers),

@@ -101,12 +101,19 @@ impl Rules<'_> {
         unknown_port.push(Expr::Verdict(NftVerdict::Goto("reject".into())));
         let mut unassigned = to(SetName::ServiceCidrs);
         unassigned.push(Expr::Verdict(NftVerdict::Drop));
-        vec![
-            NftRule::new(by_address, "lookup by address: cluster IP, external IP, load balancer IP"),
-            NftRule::new(by_node_port, "lookup by node port"),
-            NftRule::new(unknown_port, "cluster IP, unknown port: reject"),
-            NftRule::new(unassigned, "unassigned address of a ServiceCIDR: drop"),
-        ]
+        let by_address =
+            NftRule::new(by_address, "lookup by address: cluster IP, external IP, load balancer IP");
+        let by_node_port = NftRule::new(by_node_port, "lookup by node port");
+        let unknown_port = NftRule::new(unknown_port, "cluster IP, unknown port: reject");
+        let unassigned = NftRule::new(unassigned, "unassigned address of a ServiceCIDR: drop");
+        if self.node.ipvs_sources.is_none() {
+            return vec![by_address, by_node_port, unknown_port, unassigned];
+        }
+        // Addresses of Services are local: they must not be taken for the node's own, nor reach its own servers.
+        let mut other_port = to(SetName::LocalLoadBalancers);
+        other_port.push(Expr::Verdict(NftVerdict::Goto("reject".into())));
+        let other_port = NftRule::new(other_port, "load balancer IP, unknown port: reject");
+        vec![by_address, unknown_port, other_port, unassigned, by_node_port]
     }
 
     /// Semantics D4: addresses of this node within the ranges, never loopback.
@@ -207,6 +214,10 @@ impl Rules<'_> {
             Ending::Drop => {
                 let drop = Expr::Verdict(NftVerdict::Drop);
                 rules.push(NftRule::new(vec![drop], "no local endpoints: drop"));
+            }
+            Ending::Pass => {
+                let accept = Expr::Verdict(NftVerdict::Accept);
+                rules.push(NftRule::new(vec![accept], "virtual server: IPVS forwards"));
             }
             Ending::Send(slots) => rules.push(self.send(class, slots)),
             Ending::Sticky(slots, seconds) => rules.extend(self.affinity(class, slots, seconds)),

@@ -1,7 +1,7 @@
 //! Names and types of our tables, sets and maps.
 
 use model::Family;
-use model::forward::{FrontendAddress, FrontendHost};
+use model::forward::{FrontendAddress, FrontendHost, NodeRules};
 
 use crate::nftables::ir::{self, DataType, FieldType, SetSpec, TableId};
 
@@ -81,6 +81,8 @@ pub enum SetName {
     SourceRanges,
     /// Addresses whose other ports are rejected.
     ClusterIps,
+    /// Mode ipvs: load balancer IPs that are local, whose other ports are rejected.
+    LocalLoadBalancers,
     /// Ranges whose unassigned addresses are dropped.
     ServiceCidrs,
     /// nodePortAddresses.
@@ -99,6 +101,7 @@ impl SetName {
             Self::Verdicts(ClientScope::Inside),
             Self::SourceRanges,
             Self::ClusterIps,
+            Self::LocalLoadBalancers,
             Self::ServiceCidrs,
             Self::NodePortRanges,
             Self::Hairpin,
@@ -170,11 +173,17 @@ impl SetName {
             Self::Verdicts(ClientScope::Inside) => "verdicts-inside",
             Self::SourceRanges => "source-ranges",
             Self::ClusterIps => "cluster-ips",
+            Self::LocalLoadBalancers => "local-load-balancers",
             Self::ServiceCidrs => "service-cidrs",
             Self::NodePortRanges => "node-port-ranges",
             Self::Hairpin => "hairpin",
             Self::Connections => "connections",
         }
+    }
+
+    /// Whether a table of the node has it.
+    pub(super) fn is_of(self, node: &NodeRules) -> bool {
+        self != Self::LocalLoadBalancers || node.ipvs_sources.is_some()
     }
 
     /// Whether the declared size follows the number of elements.
@@ -213,7 +222,7 @@ impl SetName {
             Self::SourceRanges => {
                 SetSpec { interval: true, ..SetSpec::new(&frontend(FrontendLookup::Address, &[address])) }
             }
-            Self::ClusterIps => SetSpec::new(&[address]),
+            Self::ClusterIps | Self::LocalLoadBalancers => SetSpec::new(&[address]),
             Self::ServiceCidrs | Self::NodePortRanges => {
                 SetSpec { interval: true, ..SetSpec::new(&[address]) }
             }
@@ -241,6 +250,7 @@ impl SetName {
             Self::Verdicts(_) => "class -> verdict",
             Self::SourceRanges => "loadBalancerSourceRanges: allowed sources",
             Self::ClusterIps => "cluster IPs: unknown ports are rejected",
+            Self::LocalLoadBalancers => "load balancer IPs of IPVS: unknown ports are rejected",
             Self::ServiceCidrs => "ServiceCIDRs: unassigned addresses are dropped",
             Self::NodePortRanges => "nodePortAddresses",
             Self::Connections => "connection counters: frontend . endpoint",

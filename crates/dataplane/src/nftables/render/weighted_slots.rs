@@ -29,7 +29,7 @@ pub(super) fn slots(set: &EndpointSet) -> impl Iterator<Item = usize> {
 /// their share as a group, to one slot. A share far below one slot may get none; a minimum of one each would send a zone
 /// many times its share. Which endpoints of the group get a slot depends on the start of the sum (`set.rounding`), so over
 /// the nodes of a zone each gets its share.
-fn slots_per_endpoint(set: &EndpointSet, total: usize) -> Vec<usize> {
+pub(crate) fn slots_per_endpoint(set: &EndpointSet, total: usize) -> Vec<usize> {
     let shares: Vec<f64> = set.shares().map(|(_, share)| share * total as f64).collect();
     let mut order: Vec<usize> = (0..shares.len()).collect();
     order.sort_by(|a, b| shares[*b].total_cmp(&shares[*a]).then(a.cmp(b)));

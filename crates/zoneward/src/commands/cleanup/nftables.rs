@@ -1,15 +1,19 @@
 //! nftables tables of Zoneward and kube-proxy. Other tables are only searched for chains of kube-proxy.
 
+use std::path::Path;
+use std::time::Duration;
+
 use anyhow::Context;
 use dataplane::backend::{CleanupScope, NodeBackend};
 use dataplane::iptables::cleanup::is_proxy_chain;
+use dataplane::ipvs::{IpvsBackend, IpvsSettings, IpvsSocket};
 use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::{NftablesBackend, list_chains};
 
 use super::{CleanupReport, Leftover};
 
 pub(super) fn remove(scope: CleanupScope, dry_run: bool, report: &mut CleanupReport) {
-    let opened = NftablesBackend::open().context("opening a netlink socket");
+    let opened = NftablesBackend::open().context("opening a netlink socket").map(with_ipvs);
     match opened.and_then(|mut backend| Ok(backend.cleanup(scope, dry_run)?)) {
         Ok(items) => {
             for item in items {
@@ -21,6 +25,19 @@ pub(super) fn remove(scope: CleanupScope, dry_run: bool, report: &mut CleanupRep
             let leftover = Leftover { what: "nftables table", name: scope_name(scope).to_owned() };
             report.add(vec![leftover], Err(error));
         }
+    }
+}
+
+/// Virtual servers of mode ipvs go with the table that says which are ours. A kernel without IPVS has none; asking it must
+/// not load the module.
+fn with_ipvs(nft: NftablesBackend) -> Box<dyn NodeBackend> {
+    let kernel = Path::new("/proc/net/ip_vs").exists().then(IpvsSocket::open);
+    match kernel {
+        Some(Ok(kernel)) => {
+            let time = Box::new(|| Duration::ZERO);
+            Box::new(IpvsBackend::new(nft, Box::new(kernel), IpvsSettings::default(), time))
+        }
+        _ => Box::new(nft),
     }
 }
 

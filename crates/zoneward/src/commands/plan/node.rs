@@ -1,4 +1,4 @@
-//! `zoneward plan node`: the changes of a node's rules when objects change.
+//! `zoneward plan node`: the changes of a node's rules when objects change, and in mode ipvs those of virtual servers.
 //!
 //! With `--live`, summarizes by Service which rules in the kernel differ from the desired ones.
 
@@ -6,13 +6,14 @@ mod iptables;
 mod summary;
 
 use anyhow::{Context, Result, bail};
+use dataplane::ipvs::{IpvsListing, IpvsSettings, IpvsSocket, nft_table};
 use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::apply::read;
 use dataplane::nftables::diff::{DiffLine, RulesetDiff, diff, lines};
 use dataplane::nftables::ir::Ruleset;
 use dataplane::nftables::render::{Renderer, SetSizes, render, table_id};
-use model::Family;
 use model::forward::ForwardingMode;
+use model::{Family, ForwardingTable};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, InputArgs, PlanNode};
@@ -27,31 +28,34 @@ pub fn run(args: &PlanNode) -> Result<bool> {
     if node.table.node.mode == ForwardingMode::Iptables {
         return run_iptables(args, &choice, loaded, node);
     }
-    let (renderer, program) = Renderer::start(&node.table);
+    let before = Planned::new(&choice, &node)?;
+    let (renderer, program) = Renderer::start(&before.rules);
+    let mut ipvs = before.ipvs.as_ref().map(|new| IpvsListing::default().changes(new));
     let (old, new) = if args.live {
         let live = live_rules()?;
+        if let Some(new) = &before.ipvs {
+            ipvs = Some(IpvsListing::read(&mut IpvsSocket::open()?, &live)?.changes(new));
+        }
         // The sets of a running node keep their sizes while everything fits.
         let sizes = SetSizes::of_ruleset(&live);
         let fits = renderer.fits(&sizes);
-        (live, if fits { render(&node.table, &sizes) } else { program })
+        (live, if fits { render(&before.rules, &sizes) } else { program })
     } else if args.with.is_empty() {
         (Ruleset::default(), program)
     } else {
         add(args, &mut loaded)?;
         node = NodeWorld::new(&choice, &loaded)?;
-        let after = Renderer::start(&node.table);
+        let planned = Planned::new(&choice, &node)?;
+        let after = Renderer::start(&planned.rules);
+        ipvs = before.ipvs.as_ref().zip(planned.ipvs).map(|(old, new)| old.changes(&new));
         // As on a running node, sets keep their sizes while everything fits.
         let fits = after.0.fits(renderer.sizes());
-        (program, if fits { render(&node.table, renderer.sizes()) } else { after.1 })
+        (program, if fits { render(&planned.rules, renderer.sizes()) } else { after.1 })
     };
     loaded.notices.append(&mut node.notices);
     let difference = diff(&old, &new);
-    let rule_changes = RuleChanges::new(&difference, &old, &new);
-    let rows = if args.live {
-        summary::rows(&rule_changes.now, &rule_changes.later, [&old, &new])
-    } else {
-        Vec::new()
-    };
+    let rule_changes = RuleChanges { ipvs, ..RuleChanges::new(&difference, &old, &new) };
+    let rows = if args.live { summary::rows(rule_changes.all(), [&old, &new]) } else { Vec::new() };
     match args.output.format {
         Format::Table => {
             let changes = if args.live && !args.full { summary::text(&rows) } else { rule_changes.text() };
@@ -85,7 +89,7 @@ fn run_iptables(
     }
     let now = iptables::changes(&old, &iptables::rendered(&node.table)?);
     loaded.notices.append(&mut node.notices);
-    let rule_changes = RuleChanges { now, later: Vec::new() };
+    let rule_changes = RuleChanges { now, later: Vec::new(), ipvs: None };
     match args.output.format {
         Format::Table => {
             let source = choice.source().unwrap_or_default();
@@ -98,6 +102,27 @@ fn run_iptables(
         }
     }
     Ok(!loaded.unreadable)
+}
+
+/// What a node should hold.
+struct Planned {
+    /// The table that the rules are rendered from.
+    rules: ForwardingTable,
+    /// In mode ipvs.
+    ipvs: Option<IpvsListing>,
+}
+
+impl Planned {
+    fn new(choice: &NodeChoice, node: &NodeWorld) -> Result<Self> {
+        if node.table.node.ipvs_sources.is_none() {
+            return Ok(Self { rules: node.table.clone(), ipvs: None });
+        }
+        let scheduler = choice.ipvs_scheduler().parse().context("ipvs.scheduler")?;
+        let settings =
+            IpvsSettings { scheduler, node: choice.name.as_str().into(), ..IpvsSettings::default() };
+        let ipvs = Some(IpvsListing::of(&node.table, &settings));
+        Ok(Self { rules: nft_table(&node.table), ipvs })
+    }
 }
 
 /// Adds the objects of `--with`.
@@ -125,27 +150,45 @@ fn live_rules() -> Result<Ruleset> {
 struct RuleChanges {
     now: Vec<DiffLine>,
     later: Vec<DiffLine>,
+    /// In mode ipvs.
+    ipvs: Option<Vec<DiffLine>>,
 }
 
 impl RuleChanges {
     fn new(difference: &RulesetDiff, old: &Ruleset, new: &Ruleset) -> Self {
         let programs = [new, old];
-        Self { now: lines(&difference.now, &programs), later: lines(&difference.later, &programs) }
+        Self {
+            now: lines(&difference.now, &programs),
+            later: lines(&difference.later, &programs),
+            ipvs: None,
+        }
     }
 
     fn value(&self) -> Value {
         let line =
             |l: &DiffLine| json!({"does": l.does, "table": l.table, "what": l.what, "detail": l.detail});
         let list = |lines: &[DiffLine]| lines.iter().map(line).collect::<Value>();
-        json!({"now": list(&self.now), "later": list(&self.later)})
+        let mut value = json!({"now": list(&self.now), "later": list(&self.later)});
+        if let Some(ipvs) = &self.ipvs {
+            value["ipvs"] = list(ipvs);
+        }
+        value
+    }
+
+    fn all(&self) -> impl Iterator<Item = &DiffLine> {
+        self.now.iter().chain(&self.later).chain(self.ipvs.iter().flatten())
     }
 
     fn text(&self) -> String {
-        if self.now.is_empty() && self.later.is_empty() {
+        if self.all().next().is_none() {
             return "No changes.\n".to_owned();
         }
         let mut text = format!("{} in one transaction:\n", count(self.now.len(), "change"));
         self.now.iter().for_each(|line| text += &line_text(line));
+        if let Some(ipvs) = self.ipvs.as_ref().filter(|ipvs| !ipvs.is_empty()) {
+            text += "\nVirtual servers and routes, one by one:\n";
+            ipvs.iter().for_each(|line| text += &line_text(line));
+        }
         if !self.later.is_empty() {
             text += "\nDeleted afterwards:\n";
             self.later.iter().for_each(|line| text += &line_text(line));

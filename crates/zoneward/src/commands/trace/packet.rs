@@ -9,6 +9,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use dataplane::backend::{NodeBackend, PacketTrace, TracedVerdict};
@@ -16,6 +17,8 @@ use dataplane::iptables::IptablesBackend;
 use dataplane::iptables::commands::{IptablesFlavour, IptablesPrograms};
 use dataplane::iptables::fake::FakeIptables;
 use dataplane::iptables::render::KernelFeatures;
+use dataplane::ipvs::fake::FakeIpvs;
+use dataplane::ipvs::{IpvsBackend, IpvsKernel, IpvsScheduler, IpvsSettings, IpvsSocket};
 use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
 use model::forward::{self, ForwardingDecision, ForwardingMode, PacketVerdict, TrafficClass};
@@ -29,6 +32,8 @@ use output::{notices_text, print_text, print_value};
 
 /// The share of one slot in the smallest table of unequal shares.
 const ONE_SLOT: f64 = 1.0 / 256.0;
+/// The share of weight 1 of a virtual server with unequal weights.
+const ONE_WEIGHT: f64 = 1.0 / 32.0;
 
 pub fn run(args: &TracePacket) -> Result<bool> {
     let packets = packets(args)?;
@@ -36,7 +41,8 @@ pub fn run(args: &TracePacket) -> Result<bool> {
     let mut loaded = LoadedObjects::read(&choice.input(&args.input))?;
     let mut node = NodeWorld::new(&choice, &loaded)?;
     loaded.notices.append(&mut node.notices);
-    let mut backend = if args.live { live(&node)? } else { offline(&node)? };
+    let scheduler = choice.ipvs_scheduler().parse().context("ipvs.scheduler")?;
+    let mut backend = if args.live { live(&node)? } else { offline(&node, scheduler)? };
     let traces = trace(&packets, &mut *backend, &node, &loaded)?;
     match args.output.format {
         Format::Table => {
@@ -63,14 +69,18 @@ fn packets(args: &TracePacket) -> Result<Vec<forward::FirstPacket>> {
     Ok(args.packet.iter().cloned().collect())
 }
 
-/// A fake kernel with the rules of these objects.
-pub(crate) fn offline(node: &NodeWorld) -> Result<Box<dyn NodeBackend>> {
+/// Fake kernels with the rules of these objects.
+pub(crate) fn offline(node: &NodeWorld, scheduler: IpvsScheduler) -> Result<Box<dyn NodeBackend>> {
+    let nft = || NftablesBackend::new(Box::new(FakeKernel::new()));
     let mut backend: Box<dyn NodeBackend> = match node.table.node.mode {
-        ForwardingMode::Nftables => Box::new(NftablesBackend::new(Box::new(FakeKernel::new()))),
         ForwardingMode::Iptables => {
             let fake = FakeIptables::new(IptablesFlavour::Nft);
             Box::new(IptablesBackend::new(Box::new(fake), KernelFeatures::default()))
         }
+        ForwardingMode::Nftables if is_ipvs(node) => {
+            Box::new(ipvs(nft(), FakeIpvs::new(&node.table.node.addresses), scheduler))
+        }
+        ForwardingMode::Nftables => Box::new(nft()),
     };
     backend
         .load(&node.table)
@@ -86,7 +96,24 @@ fn live(node: &NodeWorld) -> Result<Box<dyn NodeBackend>> {
     }
     let nft = NftablesBackend::open()
         .context("opening a netlink socket; reading the rules of the kernel requires NET_ADMIN")?;
-    Ok(Box::new(nft))
+    Ok(match is_ipvs(node) {
+        true => Box::new(ipvs(nft, IpvsSocket::open()?, IpvsScheduler::default())),
+        false => Box::new(nft),
+    })
+}
+
+fn is_ipvs(node: &NodeWorld) -> bool {
+    node.table.node.ipvs_sources.is_some()
+}
+
+/// Time does not matter: no connection is open in a trace.
+fn ipvs(
+    nft: NftablesBackend,
+    kernel: impl IpvsKernel + Send + 'static,
+    scheduler: IpvsScheduler,
+) -> IpvsBackend {
+    let settings = IpvsSettings { scheduler, ..IpvsSettings::default() };
+    IpvsBackend::new(nft, Box::new(kernel), settings, Box::new(|| Duration::ZERO))
 }
 
 struct Trace<'a> {
@@ -114,7 +141,8 @@ fn explain<'a>(
     loaded: &LoadedObjects,
 ) -> Trace<'a> {
     let decision = node.table.decide(packet);
-    let differs = difference(&decision, &traced);
+    let smallest = if is_ipvs(node) { ONE_WEIGHT } else { ONE_SLOT };
+    let differs = difference(&decision, &traced, smallest);
     let mut why = reasons(&decision, node, loaded);
     why.extend(traced.steps.iter().map(|step| (step.rule.clone(), step.detail.clone())));
     if let Some(difference) = &differs {
@@ -124,8 +152,8 @@ fn explain<'a>(
 }
 
 /// Where the rules differ from the table: the kernel does not hold what these objects require. An endpoint whose share is
-/// below one slot may have none on this node.
-fn difference(decision: &ForwardingDecision<'_>, traced: &PacketTrace) -> Option<String> {
+/// below the smallest may have none on this node.
+fn difference(decision: &ForwardingDecision<'_>, traced: &PacketTrace, smallest: f64) -> Option<String> {
     let (verdict, shares) = match &decision.verdict {
         PacketVerdict::Send(shares) => (TracedVerdict::Dnat, &shares[..]),
         PacketVerdict::Reject => (TracedVerdict::Reject, &[][..]),
@@ -135,7 +163,7 @@ fn difference(decision: &ForwardingDecision<'_>, traced: &PacketTrace) -> Option
     };
     let found: BTreeSet<SocketAddr> = traced.endpoints.iter().map(|(address, _)| *address).collect();
     let planned: BTreeSet<SocketAddr> = shares.iter().map(|(address, _)| *address).collect();
-    let is_there = |(address, share): &(SocketAddr, f64)| found.contains(address) || *share < ONE_SLOT;
+    let is_there = |(address, share): &(SocketAddr, f64)| found.contains(address) || *share < smallest;
     if traced.verdict == verdict && found.is_subset(&planned) && shares.iter().all(is_there) {
         return None;
     }

@@ -38,10 +38,13 @@ impl ServiceChanges {
 }
 
 /// One row per Service port, by name, and shared rules last.
-pub(super) fn rows(now: &[DiffLine], later: &[DiffLine], programs: [&Ruleset; 2]) -> Vec<ServiceChanges> {
+pub(super) fn rows<'l>(
+    lines: impl Iterator<Item = &'l DiffLine>,
+    programs: [&Ruleset; 2],
+) -> Vec<ServiceChanges> {
     let owners = owners(programs);
     let mut rows: BTreeMap<(bool, String), ServiceChanges> = BTreeMap::new();
-    for line in now.iter().chain(later) {
+    for line in lines {
         let service = owner(line, &owners).unwrap_or(SHARED).to_owned();
         let row = rows
             .entry((service == SHARED, service.clone()))
@@ -78,7 +81,8 @@ fn comment(text: &str) -> Option<&str> {
 
 /// The Service of an element: by its comment, or by the frontend that its key starts with.
 fn owner<'o>(line: &'o DiffLine, owners: &'o BTreeMap<String, String>) -> Option<&'o str> {
-    if !line.what.starts_with("element ") || kind(&line.what).starts_with("verdicts") {
+    let has_owner = line.what.starts_with("element ") || line.table == "ipvs";
+    if !has_owner || kind(&line.what).starts_with("verdicts") {
         return None;
     }
     if let Some(name) = comment(&line.detail) {
@@ -91,6 +95,10 @@ fn owner<'o>(line: &'o DiffLine, owners: &'o BTreeMap<String, String>) -> Option
 
 /// `endpoints` for `element endpoints-1k`.
 fn kind(what: &str) -> String {
+    let of_ipvs = ["virtual server", "local route"].into_iter().find(|kind| what.starts_with(kind));
+    if let Some(kind) = of_ipvs {
+        return kind.to_owned();
+    }
     let name = what.strip_prefix("element ").unwrap_or(what);
     let is_size = |size: &str| size.strip_suffix('k').is_some_and(|n| n.parse::<u32>().is_ok());
     match name.rsplit_once('-') {

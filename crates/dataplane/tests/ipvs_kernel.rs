@@ -1,0 +1,150 @@
+//! The ipvs backend on a real kernel, in the virtual machine of `cargo xtask test --extended --only ipvs`: packets of the
+//! packet-flow cases and of random clusters, sent for real, every scheduler, and what happens to connections when
+//! endpoints go, the proxy restarts and its rules are cleaned up.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
+
+#[path = "packetflow/addresses.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod addresses;
+#[path = "packetflow/case.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod case;
+#[path = "packetflow/connect.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod connect;
+#[path = "ipvs/lifetime.rs"]
+mod lifetime;
+#[path = "ipvs/machine.rs"]
+mod machine;
+#[path = "packetflow/net.rs"]
+mod net;
+#[path = "kernel/runner.rs"]
+mod runner;
+#[path = "packetflow/sctp.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod sctp;
+#[path = "ipvs/service.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod service;
+#[path = "packetflow/site.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod site;
+#[path = "packetflow/traffic.rs"]
+mod traffic;
+#[path = "kernel/namespace.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod user_namespace;
+#[path = "packetflow/world.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod world;
+
+/// A network namespace of its own, and no user namespace: IPVS is for root alone.
+mod namespace {
+    pub(crate) use super::user_namespace::{run, run_with};
+
+    pub(crate) fn enter() {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        run("ip", &["link", "set", "lo", "up"]);
+    }
+}
+
+use std::process::ExitCode;
+
+use dataplane::backend::NodeBackend;
+use model::forward::{FirstPacket, PacketVerdict};
+use plan::forward::table;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+
+use connect::{Hope, Seen};
+use machine::{Machine, set_sysctls};
+use service::as_ipvs;
+use site::Site;
+
+const TESTS: &[runner::Test] = &[
+    ("packets_sent_for_real_fare_as_the_cases_say", packets_sent_for_real_fare_as_the_cases_say),
+    ("random_clusters_schedulers_weights_and_lifetimes", random_clusters_schedulers_weights_and_lifetimes),
+];
+
+fn main() -> ExitCode {
+    runner::run(TESTS)
+}
+
+fn packets_sent_for_real_fare_as_the_cases_say() {
+    set_sysctls();
+    let machine = Machine::default();
+    let mut backend = machine.backend();
+    traffic::packets_fare_as_the_cases_say(2, |scenario| {
+        backend.load(&as_ipvs(scenario.table.clone())).unwrap();
+    });
+}
+
+const CLUSTERS: usize = 12;
+const PACKETS: usize = 10;
+
+/// In one test: the namespaces around the node take longer to make than all of it.
+fn random_clusters_schedulers_weights_and_lifetimes() {
+    let start = std::time::Instant::now();
+    set_sysctls();
+    let site = Site::new();
+    lifetime::say("namespaces", start);
+    let machine = Machine::default();
+    packets_of_random_clusters_fare_as_the_table_decides(&site, &machine);
+    lifetime::say("random clusters", start);
+    lifetime::schedulers_weights_and_lifetimes(&site, &machine, start);
+}
+
+fn packets_of_random_clusters_fare_as_the_table_decides(site: &Site, machine: &Machine) {
+    let mut backend = machine.backend();
+    let mut runner = TestRunner::deterministic();
+    let (mut sent, mut carried) = (0, 0);
+    for _ in 0..CLUSTERS {
+        let mut world = world::world().new_tree(&mut runner).unwrap().current();
+        world.settings.is_ipvs = true;
+        let (table, _) = table(&world.snapshot(), &world.config());
+        backend.load(&table).unwrap();
+        let packets = || {
+            let mut packet = world::packet().new_tree(&mut runner).unwrap().current();
+            packet.iif = site.home(packet.src.ip()).1;
+            packet
+        };
+        let mut drops = 0;
+        let mut is_telling = |packet: &FirstPacket| {
+            let verdict = table.decide(packet).verdict;
+            drops += usize::from(verdict == PacketVerdict::Drop);
+            let heard = verdict != PacketVerdict::Untouched && (verdict != PacketVerdict::Drop || drops <= 1);
+            // A load balancer's address is local to the node, so it cannot be a client's, and its neighbours do not send
+            // to the node what is for it.
+            let balanced = ["192.0.2.1", "2001:db8:2::1"];
+            let is_at_home = balanced.contains(&packet.dst.ip().to_string().as_str())
+                && packet.iif.as_ref().is_some_and(|iif| *iif == "cbr0");
+            heard && !is_at_home && !balanced.contains(&packet.src.ip().to_string().as_str())
+        };
+        let many = std::iter::repeat_with(packets).take(PACKETS * 100);
+        let telling: Vec<FirstPacket> = many.filter(|packet| is_telling(packet)).collect();
+        let is_carried = |packet: &&FirstPacket| {
+            table.decide(packet).frontend.is_some_and(|f| table.node.is_forwarded_by_ipvs(f))
+        };
+        let through_ipvs = telling.iter().filter(is_carried).take(PACKETS);
+        let others = telling.iter().filter(|packet| !is_carried(packet)).take(PACKETS / 2);
+        carried += through_ipvs.clone().count();
+        for packet in through_ipvs.chain(others) {
+            let decision = table.decide(packet);
+            let hope = if decision.verdict == PacketVerdict::Drop { Hope::Silence } else { Hope::Answer };
+            let seen = site.send(packet, hope);
+            let why = format!("{packet:?} {seen:?}\n{decision:#?}");
+            match (&decision.verdict, &seen) {
+                (PacketVerdict::Reject, Seen::Refused) | (PacketVerdict::Drop, Seen::Silence) => {}
+                (PacketVerdict::Send(shares), Seen::Answered(endpoint, client)) => {
+                    assert!(shares.iter().any(|(address, _)| address == endpoint), "{why}");
+                    let is_itself = endpoint.ip() == packet.src.ip();
+                    assert_eq!(*client != packet.src.ip(), decision.masquerade || is_itself, "{why}");
+                }
+                _ => panic!("{why}"),
+            }
+            sent += 1;
+        }
+    }
+    assert!(sent > CLUSTERS * PACKETS / 2 && carried > 10, "{sent} packets, {carried} through IPVS: too few");
+}
