@@ -39,8 +39,8 @@ pub struct NodeMetrics {
     partial_restore_failures: Counters,
     /// Rules that the kernel holds, and rules of the last sync, in mode iptables.
     rules: [Family<LabelPairs, Gauge>; 2],
-    invalid_dropped: Counters,
-    localhost_accepted: Counters,
+    invalid_dropped: Counter,
+    localhost_accepted: Counter,
     pub no_local: Family<LabelPairs, Gauge>,
     pub healthz: Counters,
     pub livez: Counters,
@@ -90,8 +90,8 @@ impl Default for NodeMetrics {
             restore_failures: Family::default(),
             partial_restore_failures: Family::default(),
             rules: Default::default(),
-            invalid_dropped: Family::default(),
-            localhost_accepted: Family::default(),
+            invalid_dropped: Counter::default(),
+            localhost_accepted: Counter::default(),
             no_local: Family::default(),
             healthz: Family::default(),
             livez: Family::default(),
@@ -330,12 +330,11 @@ impl NodeMetrics {
     /// Advances the counters of mode iptables to what the kernel has counted.
     pub fn set_packet_counts(&self, counts: &[PacketCount]) {
         for PacketCount { counter, packets } in counts {
-            let metric = match *counter {
+            let counter = match *counter {
                 INVALID_COUNTER => &self.invalid_dropped,
                 LOCALHOST_COUNTER => &self.localhost_accepted,
                 _ => continue,
             };
-            let counter = metric.get_or_create(&Vec::new());
             counter.inc_by(packets.saturating_sub(counter.get()));
         }
     }
