@@ -109,18 +109,18 @@ impl InstalledRules {
             return None;
         }
         let ruleset = rules.family(flow);
-        let count = |table, chain, is_it: &dyn Fn(&IptablesRule) -> bool| {
-            let rule = ruleset.chain(table, chain)?.rules.iter().find(|rule| is_it(rule))?;
-            Some(rule.counters.packets)
-        };
-        match flow.target {
+        let port = flow.packet.dst.port();
+        let rule = match flow.target {
             FlowTarget::LocalhostNodePort => {
-                let port = flow.packet.dst.port();
-                count("nat", "KUBE-NODEPORTS", &|rule| is_localhost_port(rule, port))
+                let mut rules = ruleset.chain("nat", "KUBE-NODEPORTS")?.rules.iter();
+                rules.find(|rule| is_localhost_port(rule, port))
             }
-            FlowTarget::Invalid => count("filter", "KUBE-FORWARD", &is_invalid_drop),
+            FlowTarget::Invalid => {
+                ruleset.chain("filter", "KUBE-FORWARD")?.rules.iter().find(|rule| is_invalid_drop(rule))
+            }
             _ => None,
-        }
+        };
+        rule.map(|rule| rule.counters.packets)
     }
 
     /// Changes that no packet shows: schedulers that remember or compare, and rules of other programs that use a chain
