@@ -21,7 +21,7 @@ use crate::http::body_chunk::BufferBudget;
 use crate::metrics::ProxyCollector;
 use crate::overload::descriptors::{DescriptorShares, UpstreamSockets};
 use crate::overload::open_connections::PressureRelief;
-use crate::overload::request_slots::RequestSlots;
+use crate::overload::request_slots::{OLD, RequestSlots};
 use crate::random::SharedRandom;
 use crate::registry::Registry;
 use crate::settings::ProxyOptions;
@@ -198,7 +198,8 @@ impl ProxyShared {
         let now = self.now();
         let is_idle = |activity: &ConnectionActivity| usize::from(activity.is_idle(now));
         let connections = &self.budget.connections;
-        let relief = self.connection_relief.relieve(connections, newcomer, wanted.max(reserve), is_idle);
+        let goal = wanted.max(reserve);
+        let relief = self.connection_relief.relieve(connections, newcomer, goal, is_idle, |_| true);
         self.stats.evicted_idle.inc_by(relief.closed as u64);
     }
 
@@ -213,8 +214,10 @@ impl ProxyShared {
         let weigh = |activity: &ConnectionActivity| {
             activity.sockets().saturating_sub(usize::from(activity.id == claimant.id))
         };
-        let (connections, goal) = (&self.budget.connections, self.sockets.goal());
-        let relief = self.socket_relief.relieve(connections, claimant, goal, weigh);
+        let (connections, goal, now) = (&self.budget.connections, self.sockets.goal(), self.now());
+        // A burst of short requests waits for its own connections instead of closing them.
+        let is_old = |activity: &ConnectionActivity| activity.last_started().plus(OLD) <= now;
+        let relief = self.socket_relief.relieve(connections, claimant, goal, weigh, is_old);
         if relief.closed > 0 {
             self.stats.evicted_sockets.inc_by(relief.closed as u64);
             let connections = relief.closed;

@@ -50,10 +50,21 @@ struct HeldSlots {
     of_backend: Option<RequestSlot>,
     /// `None`: no slot is in a ledger, so the request cannot be evicted.
     held: Option<Arc<HeldRequest>>,
+    /// One of the slots was refused.
+    is_refused: bool,
 }
 
 impl HeldSlots {
-    fn release(&mut self, proxy: &ProxyShared, backend: Option<&UpstreamBackend>) {
+    fn release(
+        &mut self,
+        proxy: &ProxyShared,
+        backend: Option<&UpstreamBackend>,
+        activity: &ConnectionActivity,
+    ) {
+        let is_evicted = self.held.as_ref().is_some_and(|held| held.signal.is_set());
+        if self.of_proxy.is_some() && !self.is_refused && !is_evicted {
+            activity.set_refused(false);
+        }
         if let Some(slot) = self.of_proxy.take() {
             proxy.requests.release(slot);
         }
@@ -68,12 +79,13 @@ impl HeldSlots {
 pub(crate) struct TunnelSlots {
     proxy: Arc<ProxyShared>,
     backend: Option<Arc<UpstreamBackend>>,
+    activity: Arc<ConnectionActivity>,
     slots: HeldSlots,
 }
 
 impl Drop for TunnelSlots {
     fn drop(&mut self) {
-        self.slots.release(&self.proxy, self.backend.as_deref());
+        self.slots.release(&self.proxy, self.backend.as_deref(), &self.activity);
     }
 }
 
@@ -94,7 +106,8 @@ impl RequestLog {
         client: SocketAddr,
         parts: &Parts,
     ) -> Self {
-        activity.request_started();
+        let started = proxy.settings.clock.now();
+        activity.request_started(proxy.at(started));
         let logged = proxy.settings.access_log.is_some().then(|| {
             Box::new(LoggedFields {
                 method: parts.method.clone(),
@@ -111,7 +124,7 @@ impl RequestLog {
             client,
             forwarded_for: None,
             is_head: parts.method == Method::HEAD,
-            started: proxy.settings.clock.now(),
+            started,
             route: None,
             backend: None,
             endpoint: None,
@@ -134,7 +147,8 @@ impl RequestLog {
         let (limit, now) = (proxy.settings.limits.requests, proxy.at(self.started));
         let client = self.activity.client();
         slots.of_proxy = proxy.requests.acquire(limit, now, client, &self.activity, &mut slots.held);
-        slots.of_proxy.is_some()
+        slots.is_refused = slots.of_proxy.is_none();
+        !slots.is_refused
     }
 
     /// Takes one of a backend's slots, unless it has one. It counts for the client that trusted proxies name.
@@ -151,6 +165,7 @@ impl RequestLog {
             let client = named.as_ref().unwrap_or(self.activity.client());
             let requests = &backend.breaker.requests;
             slots.of_backend = requests.acquire(limit, now, client, &self.activity, &mut slots.held);
+            slots.is_refused = slots.of_backend.is_none();
         }
         slots.of_backend.is_some()
     }
@@ -177,14 +192,16 @@ impl RequestLog {
 
     /// Gives the slots back before the request ends.
     pub(crate) fn release_slots(&mut self) {
-        self.slots.release(&self.proxy, self.backend.as_ref().map(|(backend, _)| &**backend));
+        let backend = self.backend.as_ref().map(|(backend, _)| &**backend);
+        self.slots.release(&self.proxy, backend, &self.activity);
     }
 
     /// Moves the slots to the tunnel that the request becomes.
     pub(crate) fn take_slots(&mut self) -> TunnelSlots {
         self.begin_streaming();
         let backend = self.backend.as_ref().map(|(backend, _)| backend.clone());
-        TunnelSlots { proxy: self.proxy.clone(), backend, slots: std::mem::take(&mut self.slots) }
+        let (proxy, activity) = (self.proxy.clone(), self.activity.clone());
+        TunnelSlots { proxy, backend, activity, slots: std::mem::take(&mut self.slots) }
     }
 
     fn write(&self, duration: Duration) {

@@ -35,7 +35,7 @@ pub(crate) async fn forward(
 ) -> io::Result<()> {
     let started = proxy.settings.clock.now();
     // A tunnel is one request for as long as it is open, which is as long as its connection.
-    activity.request_started();
+    activity.request_started(proxy.at(started));
     activity.add_socket();
     let active = proxy.active_tables();
     let backends =
@@ -164,7 +164,7 @@ pub(crate) async fn pass_through(
 ) -> io::Result<()> {
     let settings = &proxy.settings;
     let started = settings.clock.now();
-    activity.request_started();
+    activity.request_started(proxy.at(started));
     activity.add_socket();
     let (stream, _descriptor) = connect(to, proxy, Some(activity)).await?;
     proxy.stats.passed_through.inc();

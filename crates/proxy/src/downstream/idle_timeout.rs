@@ -44,6 +44,8 @@ pub(crate) struct ConnectionActivity {
     /// The last request was refused a slot, or lost it.
     is_refused: AtomicBool,
     requests_started: AtomicU64,
+    /// When the last one started, as [`ProxyTime`].
+    last_started: AtomicU64,
     requests_ended: AtomicU64,
     chunks_sent: AtomicU64,
     /// Chunks that the client has not read, by the epoch in which they were queued.
@@ -71,6 +73,7 @@ impl ConnectionActivity {
             eviction: EvictionSignal::default(),
             is_refused: AtomicBool::new(false),
             requests_started: AtomicU64::new(0),
+            last_started: AtomicU64::new(opened.0),
             requests_ended: AtomicU64::new(0),
             chunks_sent: AtomicU64::new(0),
             queued: Default::default(),
@@ -88,8 +91,14 @@ impl ConnectionActivity {
         let _ = self.named.set(ConnectionOwner::source(client));
     }
 
-    pub(crate) fn request_started(&self) {
+    pub(crate) fn request_started(&self, now: ProxyTime) {
+        self.last_started.store(now.0, Ordering::Relaxed);
         self.requests_started.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// When the last request started, or the connection was opened.
+    pub(crate) fn last_started(&self) -> ProxyTime {
+        ProxyTime(self.last_started.load(Ordering::Relaxed))
     }
 
     pub(crate) fn request_ended(&self) {

@@ -78,7 +78,8 @@ impl BufferBudget {
     pub(crate) fn relieve(&self, claimant: &ConnectionActivity) -> bool {
         let above = |bytes: &AtomicUsize| bytes.load(Relaxed).saturating_sub(self.limit / 8 * 3);
         let goal = above(&self.queued).max(above(&self.read_ahead));
-        let relief = self.relief.relieve(&self.connections, claimant, goal, ConnectionActivity::held);
+        let relief =
+            self.relief.relieve(&self.connections, claimant, goal, ConnectionActivity::held, |_| true);
         if relief.closed > 0 {
             self.evicted.inc_by(relief.closed as u64);
             let (connections, bytes) = (relief.closed, relief.freed);

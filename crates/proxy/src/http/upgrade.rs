@@ -110,7 +110,7 @@ pub(super) fn join(
     // The tunnel keeps the slots, and is a request for as long as it is open.
     let slots = request_log.take_slots();
     let activity = connection.activity.clone();
-    activity.request_started();
+    activity.request_started(proxy.now());
     let is_connect = upgrade.is_connect;
     let client = upgrade.client;
     tokio::spawn(async move {

@@ -42,12 +42,13 @@ impl OpenConnections {
     }
 
     /// Closes connections of the clients that hold most, by `weigh`, until `goal` is freed, as long as they hold more
-    /// than the claimant. Connections that are closing already count as freed.
+    /// than the claimant: by one only if they are old. Connections that are closing already count as freed.
     fn relieve(
         &self,
         claimant: &ConnectionActivity,
         goal: usize,
         weigh: impl Fn(&ConnectionActivity) -> usize,
+        is_old: impl Fn(&ConnectionActivity) -> bool,
     ) -> Relief {
         let by_id = self.by_id();
         let (mut shares, mut relief) = (FairShares::new(u64::MAX), Relief::default());
@@ -60,10 +61,10 @@ impl OpenConnections {
                 shares.add((activity.client().clone(), activity.id), weight as u64, activity);
             }
         }
-        let claim = ShareClaim { group: claimant.client(), member: claimant.id, units: 0, newest: 0 };
+        let claim = ShareClaim { group: claimant.client(), member: claimant.id, units: 1, newest: 0 };
         while relief.freed < goal {
             let before = shares.used();
-            let Some(victim) = shares.give_way(&claim, |_| false) else { break };
+            let Some(victim) = shares.give_way(&claim, |victim| is_old(victim)) else { break };
             relief.level = usize::try_from(before - shares.used()).unwrap_or(usize::MAX);
             relief.freed += relief.level;
             relief.closed += 1;
@@ -104,13 +105,14 @@ impl PressureRelief {
     }
 
     /// Closes connections of the clients that hold most, by `weigh`, until `goal` is freed, as long as they hold more
-    /// than the claimant.
+    /// than the claimant: by one only if they are old.
     pub(crate) fn relieve(
         &self,
         connections: &OpenConnections,
         claimant: &ConnectionActivity,
         goal: usize,
         weigh: impl Fn(&ConnectionActivity) -> usize,
+        is_old: impl Fn(&ConnectionActivity) -> bool,
     ) -> Relief {
         let (now, own) = (self.clock.now(), weigh(claimant));
         // Locked throughout: two at once would close twice as much.
@@ -123,7 +125,7 @@ impl PressureRelief {
         if known.is_some_and(|(at, held)| since(*at) < RELIEF_PAUSE && *held <= own) {
             return Relief::default();
         }
-        let mut relief = connections.relieve(claimant, goal, weigh);
+        let mut relief = connections.relieve(claimant, goal, weigh, is_old);
         if relief.closed > 0 {
             (state.relieved_at, state.level) = (Some(now), relief.level);
         } else if relief.freed == 0 {

@@ -18,7 +18,7 @@ use crate::upstream::endpoint::ProxyTime;
 /// A request of this age gives way to a client that has one fewer. Younger ones give way only to a client that has at
 /// least two fewer: a burst of short requests must not evict itself. One that has none evicts the newest of equals, but
 /// not again before a request of its connection was served.
-const OLD: Duration = Duration::from_secs(1);
+pub(crate) const OLD: Duration = Duration::from_secs(1);
 
 /// An eighth of the slots, and at most so many, is where equals evict each other's newest requests.
 const MAX_NEWEST: usize = 256;
@@ -109,7 +109,6 @@ impl RequestSlots {
     ) -> Option<RequestSlot> {
         let others = self.in_use.fetch_add(1, Relaxed);
         if others < limit / 2 {
-            activity.set_refused(false);
             return Some(RequestSlot { recorded: None });
         }
         let mut shares = self.shares();
@@ -136,13 +135,13 @@ impl RequestSlots {
     pub(crate) fn release(&self, slot: RequestSlot) {
         self.in_use.fetch_sub(1, Relaxed);
         // An evicted one is not there any more.
-        if let Some(held) = slot.recorded.and_then(|id| self.shares().release(id)) {
-            held.activity.set_refused(false);
+        if let Some(id) = slot.recorded {
+            self.shares().release(id);
         }
     }
 
     /// Evicts one request. Its slot is free only when it has ended, so a few more may be in use meanwhile: an eighth,
-    /// and another one for connections without any.
+    /// and another one for connections that have none and were not refused before, which retries cannot use up.
     fn make_room(
         &self,
         shares: &mut FairShares<ConnectionOwner, Arc<HeldRequest>>,
@@ -150,7 +149,7 @@ impl RequestSlots {
         (client, connection): (&ConnectionOwner, u64),
     ) -> bool {
         let has_none = shares.used_by_member(client, connection) == 0;
-        let ending = (limit / 8).max(1) * if has_none { 2 } else { 1 };
+        let ending = (limit / 8).max(1) * if has_none && !is_refused { 2 } else { 1 };
         if in_use >= limit.saturating_add(ending) {
             return false;
         }
