@@ -25,7 +25,7 @@ use cluster::{ObjectKind, WatchCache};
 use dataplane::backend::{BackendError, NodeBackend};
 use dataplane::conntrack::ConntrackTable;
 use model::{Family, ForwardingTable, Frontend, Node, Notice, ServiceKey, Timestamp};
-use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check};
+use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check, localhost_node_ports};
 use plan::status::convergence::DurationCounts;
 use tokio::sync::watch;
 
@@ -33,6 +33,7 @@ use super::config::{Mode, NodeSettings, modes};
 use super::health_check_ports::HealthCheckServers;
 use super::kernel::{RefusedService, apply_deltas};
 use super::local_addresses;
+use super::localhost_node_ports::LocalhostNodePorts;
 use super::metrics::{family, local_policy};
 use super::node_events::EventRecorder;
 use super::node_lease::ProgrammedState;
@@ -108,6 +109,7 @@ pub struct SyncLoop {
     conntrack: Option<Box<dyn ConntrackTable + Send>>,
     traffic: TrafficCounters,
     health_checks: HealthCheckServers,
+    localhost: LocalhostNodePorts,
     local_addresses: Vec<IpAddr>,
     schedule: SyncSchedule,
     phase: Phase,
@@ -131,6 +133,7 @@ impl SyncLoop {
             forwarder: Forwarder::new(config),
             backend: parts.backend,
             health_checks: HealthCheckServers::new(is_healthy),
+            localhost: LocalhostNodePorts::new(parts.shared.metrics.localhost.clone()),
             refused: RefusedServices::new(parts.settings.sync_period),
             settings: parts.settings,
             node: parts.node,
@@ -483,6 +486,10 @@ impl SyncLoop {
         if self.health_checks.has_failed_ports() {
             self.listen_for_health_checks();
         }
+        if self.localhost.has_failed_ports() {
+            let notices = self.localhost.listen();
+            self.warn_all(&notices);
+        }
         Ok(())
     }
 
@@ -499,11 +506,26 @@ impl SyncLoop {
         if self.health_checks.update(checks) {
             self.listen_for_health_checks();
         }
+        self.serve_localhost(services);
         let notices = services.iter().flat_map(|key| self.forwarder.notices(key)).cloned();
         let notices: Vec<Notice> = notices.collect();
         self.warn_all(&notices);
         self.pending.flows.add_programmed(services);
         self.delete_stale_udp();
+    }
+
+    /// After the rules, which the connections of the listeners go through.
+    fn serve_localhost(&mut self, services: &BTreeSet<ServiceKey>) {
+        let (mut is_changed, mut notices) = (false, Vec::new());
+        for key in services {
+            let (ports, more) = localhost_node_ports(key, self.forwarder.table(), self.forwarder.config());
+            notices.extend(more);
+            is_changed |= self.localhost.update(key, ports);
+        }
+        if is_changed {
+            notices.extend(self.localhost.listen());
+        }
+        self.warn_all(&notices);
     }
 
     fn listen_for_health_checks(&mut self) {

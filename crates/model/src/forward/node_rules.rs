@@ -17,6 +17,8 @@ pub struct NodeRules {
     pub mark_bit: u8,
     pub node_ports_v4: NodePortAddresses,
     pub node_ports_v6: NodePortAddresses,
+    /// Loopback addresses on which the node proxy itself listens for connections to TCP node ports (KEP-6032).
+    pub localhost_node_ports: Box<[IpAddr]>,
     /// Ranges whose unassigned addresses are dropped, sorted.
     pub service_cidrs: Box<[IpNet]>,
     /// The node's known addresses, for explanations and for external addresses among them; the kernel uses its own list.
@@ -31,6 +33,7 @@ impl Default for NodeRules {
             mark_bit: 14,
             node_ports_v4: NodePortAddresses::All,
             node_ports_v6: NodePortAddresses::All,
+            localhost_node_ports: Box::default(),
             service_cidrs: Box::default(),
             addresses: Box::default(),
         }

@@ -4,7 +4,7 @@
 //! (pitfall 18).
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -102,6 +102,8 @@ impl NodeConfig {
         let mut notices = ConfigNotices::default();
         let primary = primary(settings, node, &mut notices);
         let ports = node_port_ranges(&settings.node_port_addresses, &primary, &mut notices);
+        let localhost_node_ports =
+            localhost_node_ports(&ports, settings.gates.localhost_node_ports, &mut notices);
         let within = |family| node_ports_of(&ports, family);
         let mut addresses: Vec<IpAddr> =
             primary.iter().chain(&node.addresses).chain(more_addresses).copied().collect();
@@ -118,6 +120,7 @@ impl NodeConfig {
             mark_bit: mark_bit(settings.masquerade_bit, &mut notices),
             node_ports_v4: within(Family::V4),
             node_ports_v6: within(Family::V6),
+            localhost_node_ports,
             service_cidrs: cidrs.into(),
             addresses: addresses.into(),
         };
@@ -287,12 +290,6 @@ fn node_port_ranges(words: &[String], primary: &[IpAddr], notices: &mut ConfigNo
         // Nothing listed, or nothing valid: a typing error must not open every address.
         ranges.extend(primary_ranges());
     }
-    if ranges.iter().any(|range| range.addr().is_loopback()) {
-        notices.add(
-            FIELD,
-            "node ports are not served on loopback addresses: connect to another address of the node",
-        );
-    }
     for family in [Family::V4, Family::V6] {
         let listed = ranges.iter().any(|range| Family::of(range.addr()) == family);
         let has_primary = primary.iter().any(|address| Family::of(*address) == family);
@@ -307,13 +304,33 @@ fn node_port_ranges(words: &[String], primary: &[IpAddr], notices: &mut ConfigNo
     ranges
 }
 
+/// KEP-6032: 127.0.0.1 and ::1, where a loopback range is listed that contains them; `/0` lists none.
+fn localhost_node_ports(ranges: &[IpNet], is_on: bool, notices: &mut ConfigNotices) -> Box<[IpAddr]> {
+    let listed = || ranges.iter().filter(|range| range.addr().is_loopback());
+    let localhost = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
+    let served = localhost.into_iter().filter(|at| is_on && listed().any(|range| range.contains(at)));
+    let served: Box<[IpAddr]> = served.collect();
+    if served.is_empty() && listed().next().is_some() {
+        let message = match is_on {
+            true => {
+                "node ports are served on 127.0.0.1 and ::1, and on no other loopback address: list localhost"
+            }
+            false => {
+                "node ports are not served on loopback addresses: connect to another address of the node, or set the feature gate KubeProxyNFTablesLocalhostNodePorts for TCP"
+            }
+        };
+        notices.add("nodePortAddresses", message);
+    }
+    served
+}
+
 fn everything() -> [IpNet; 2] {
     [IpNet::from(ipnet::Ipv4Net::default()), IpNet::from(ipnet::Ipv6Net::default())]
 }
 
 fn loopback() -> [IpNet; 2] {
-    let v4 = ipnet::Ipv4Net::new(std::net::Ipv4Addr::new(127, 0, 0, 0), 8).expect("8 is a prefix length");
-    [IpNet::from(v4), IpNet::from(IpAddr::from(std::net::Ipv6Addr::LOCALHOST))]
+    let v4 = ipnet::Ipv4Net::new(Ipv4Addr::new(127, 0, 0, 0), 8).expect("8 is a prefix length");
+    [IpNet::from(v4), IpNet::from(IpAddr::from(Ipv6Addr::LOCALHOST))]
 }
 
 /// A family without a range accepts node ports on every address, and so does one with /0 (semantics D4).

@@ -15,6 +15,7 @@ use dataplane::backend::{NodeBackend, PacketTrace, TracedVerdict};
 use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
 use model::forward::{self, ForwardingDecision, PacketVerdict, TrafficClass};
+use plan::forward::explain_localhost_node_port;
 use plan::select;
 use serde_json::{Value, json};
 
@@ -101,6 +102,8 @@ fn explain<'a>(
     let decision = node.table.decide(packet);
     let differs = difference(&decision, &traced);
     let mut why = reasons(&decision, node, loaded);
+    let localhost = explain_localhost_node_port(packet, &node.table, &node.config);
+    why.extend(localhost.map(|detail| ("localhost node port".to_owned(), detail)));
     why.extend(traced.steps.iter().map(|step| (step.rule.clone(), step.detail.clone())));
     if let Some(difference) = &differs {
         why.push(("disagreement".to_owned(), difference.clone()));
