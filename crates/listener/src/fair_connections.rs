@@ -55,6 +55,15 @@ impl ConnectionHandle {
     pub fn close(&self) {
         self.closed.notify_one();
     }
+
+    /// Serves the connection until it ends or is closed.
+    pub async fn run(self, connection: impl Future<Output = ()>) {
+        tokio::select! {
+            biased;
+            () = self.closed.notified() => {}
+            () = connection => {}
+        }
+    }
 }
 
 impl fmt::Debug for ConnectionHandle {
@@ -142,6 +151,23 @@ impl FairConnections {
         }
     }
 
+    /// The next connection, with its place: for accept loops whose connections outlive them.
+    pub async fn accept_placed<T, A>(
+        &self,
+        accept: impl Fn() -> A,
+        owner: impl Fn(&T) -> ConnectionOwner,
+    ) -> (T, ConnectionPlace)
+    where
+        A: Future<Output = io::Result<T>>,
+    {
+        loop {
+            let accepted = self.accept(&accept).await;
+            if let Some(place) = ConnectionPlace::new(self, owner(&accepted)) {
+                return (accepted, place);
+            }
+        }
+    }
+
     /// Serves each connection in a task of its own until `stop` is true or its sender is dropped, then drains. A
     /// connection that is evicted is dropped.
     pub async fn serve<T, A, F>(
@@ -156,22 +182,15 @@ impl FairConnections {
     {
         let mut connections = JoinSet::new();
         loop {
-            let accepted = tokio::select! {
+            let (accepted, place) = tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => break,
-                accepted = self.accept(&accept) => accepted,
+                accepted = self.accept_placed(&accept, &owner) => accepted,
             };
             while connections.try_join_next().is_some() {}
-            let Some(place) = ConnectionPlace::new(self, owner(&accepted)) else { continue };
             let handle = place.handle();
             let connection = serve(accepted, place);
-            connections.spawn(async move {
-                tokio::select! {
-                    biased;
-                    () = handle.closed.notified() => {}
-                    () = connection => {}
-                }
-            });
+            connections.spawn(async move { handle.run(connection).await });
         }
         let drained = async { while connections.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(self.drain_timeout, drained).await;

@@ -105,10 +105,16 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(NodeSettings,
         Some(remark) if config.mode == Mode::Ipvs.as_str() => refusals.push(remark),
         remark => notices.extend(remark.map(|remark| notice("NoEffect", remark))),
     }
-    let ReadGates { gates, remarks, refusals: refused } = NodeGates::read(&config.feature_gates);
+    let ReadGates { mut gates, remarks, refusals: refused } = NodeGates::read(&config.feature_gates);
     notices.extend(remarks.into_iter().map(|remark| notice("NoEffect", remark)));
     refusals.extend(refused);
     let mode = modes::mode(&config.mode, strict).map_err(|refusal| refusals.push(refusal)).ok();
+    if gates.localhost_node_ports && mode.is_some_and(|mode| mode != Mode::Nftables) {
+        // KEP-6032: of that mode only.
+        gates.localhost_node_ports = false;
+        let remark = "featureGates.KubeProxyNFTablesLocalhostNodePorts: no effect: only with mode nftables";
+        notices.push(notice("NoEffect", remark));
+    }
     fill(&mut config);
     check::check(&config, &mut refusals);
     let healthz = listen("healthzBindAddress", config.healthz_bind_address.as_deref(), 10256, &mut refusals);

@@ -14,6 +14,7 @@ pub mod health;
 pub mod health_check_ports;
 pub mod kernel;
 pub mod local_addresses;
+pub mod localhost_node_ports;
 pub mod metrics;
 pub mod node_events;
 pub mod node_lease;

@@ -57,6 +57,15 @@ pub struct NodeMetrics {
     pub dropped_counts: Counter,
     pub unaccounted_flows: Gauge,
     pub reports: Counters,
+    pub localhost: LocalhostMetrics,
+}
+
+/// Metrics of node ports on localhost.
+#[derive(Clone, Debug, Default)]
+pub struct LocalhostMetrics {
+    pub listeners: Family<LabelPairs, Gauge>,
+    pub failures: Counters,
+    pub connections: Counters,
 }
 
 /// The upper bounds of kube-proxy: 1 ms, 2 ms, ... 16 s.
@@ -108,10 +117,12 @@ impl Default for NodeMetrics {
             dropped_counts: Counter::default(),
             unaccounted_flows: Gauge::default(),
             reports: Family::default(),
+            localhost: LocalhostMetrics::default(),
         };
         metrics.prepare();
         metrics.register_kube_proxy();
         metrics.register_ours();
+        metrics.register_localhost();
         metrics
     }
 }
@@ -130,6 +141,11 @@ impl NodeMetrics {
             }
             for counters in [&self.sync_failures, &self.cleanup_failures, &self.conntrack_deleted] {
                 drop(counters.get_or_create(&family(at)));
+            }
+            drop(self.localhost.listeners.get_or_create(&family(at)));
+            drop(self.localhost.failures.get_or_create(&family(at)));
+            for result in ["connected", "failed"] {
+                drop(self.localhost.connections.get_or_create(&connection_result(at, result)));
             }
             for policy in ["internal", "external"] {
                 drop(self.no_local.get_or_create(&local_policy(at, policy)));
@@ -243,6 +259,27 @@ impl NodeMetrics {
             "conntrack_reconciler_deleted_entries",
             "Deleted conntrack entries",
             self.conntrack_deleted.clone(),
+        );
+    }
+
+    /// Those of kube-proxy, and connections.
+    fn register_localhost(&mut self) {
+        let all = self.registry.sub_registry_with_prefix("kubeproxy_nftables_localhost_nodeport");
+        all.register(
+            "listeners",
+            "Listeners of node ports on loopback addresses",
+            self.localhost.listeners.clone(),
+        );
+        all.register(
+            "listener_creation_failures",
+            "Node ports on loopback addresses that could not be bound",
+            self.localhost.failures.clone(),
+        );
+        let all = self.registry.sub_registry_with_prefix("zoneward");
+        all.register(
+            "localhost_nodeport_connections",
+            "Connections to node ports on loopback addresses, by result",
+            self.localhost.connections.clone(),
         );
     }
 
@@ -376,6 +413,11 @@ pub fn report_result(result: &str) -> LabelPairs {
     vec![("result", result.to_owned())]
 }
 
+/// LabelPairs of connections to node ports on loopback addresses.
+pub fn connection_result(family: model::Family, result: &str) -> LabelPairs {
+    vec![("ip_family", family.to_string()), ("result", result.to_owned())]
+}
+
 /// LabelPairs of Service ports with traffic policy Local.
 pub fn local_policy(family: model::Family, policy: &str) -> LabelPairs {
     vec![("ip_family", family.to_string()), ("traffic_policy", policy.to_owned())]
@@ -415,6 +457,8 @@ mod tests {
             "kubeproxy_proxy_healthz_total{code=\"200\"} 1",
             "\nproxy_healthz_total{code=\"200\"} 1",
             "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"} 0",
+            "kubeproxy_nftables_localhost_nodeport_listeners{ip_family=\"IPv4\"} 0",
+            "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{ip_family=\"IPv6\"} 0",
             "zoneward_node_services_failed 0",
             "kubeproxy_sync_proxy_rules_iptables_total{ip_family=\"IPv4\",table=\"nat\"} 12",
             "kubeproxy_sync_proxy_rules_iptables_last{ip_family=\"IPv4\",table=\"nat\"} 3",

@@ -26,13 +26,14 @@ use dataplane::backend::{BackendError, NodeBackend};
 use dataplane::conntrack::ConntrackTable;
 use model::forward::FrontendKind;
 use model::{Family, ForwardingTable, Frontend, Node, Notice, ServiceKey, Timestamp};
-use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check};
+use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check, localhost_node_ports};
 use plan::status::convergence::DurationCounts;
 use tokio::sync::watch;
 
 use super::config::{Mode, NodeSettings, modes};
 use super::health_check_ports::HealthCheckServers;
 use super::kernel::{RefusedService, apply_deltas};
+use super::localhost_node_ports::LocalhostNodePorts;
 use super::metrics::{family, local_policy};
 use super::node_events::EventRecorder;
 use super::node_lease::ProgrammedState;
@@ -112,6 +113,7 @@ pub struct SyncLoop {
     conntrack: Option<Box<dyn ConntrackTable + Send>>,
     traffic: TrafficCounters,
     health_checks: HealthCheckServers,
+    localhost: LocalhostNodePorts,
     local_addresses: Vec<IpAddr>,
     schedule: SyncSchedule,
     phase: Phase,
@@ -137,6 +139,7 @@ impl SyncLoop {
             backend: parts.backend,
             other_modes: parts.other_modes,
             health_checks: HealthCheckServers::new(is_healthy),
+            localhost: LocalhostNodePorts::new(parts.shared.metrics.localhost.clone()),
             refused: RefusedServices::new(parts.settings.sync_period),
             settings: parts.settings,
             node: parts.node,
@@ -519,6 +522,10 @@ impl SyncLoop {
         if self.health_checks.has_failed_ports() {
             self.listen_for_health_checks();
         }
+        if self.localhost.has_failed_ports() {
+            let notices = self.localhost.listen();
+            self.warn_all(&notices);
+        }
         Ok(())
     }
 
@@ -535,6 +542,7 @@ impl SyncLoop {
         if self.health_checks.update(checks) {
             self.listen_for_health_checks();
         }
+        self.serve_localhost(services);
         let notices = services.iter().flat_map(|key| self.forwarder.notices(key)).cloned();
         let notices: Vec<Notice> = notices.collect();
         self.warn_all(&notices);
@@ -559,6 +567,20 @@ impl SyncLoop {
         );
         self.has_warned_of_arp = true;
         self.events.warn_of_node("ArpForLoadBalancerIPs", message);
+    }
+
+    /// After the rules, which the connections of the listeners go through.
+    fn serve_localhost(&mut self, services: &BTreeSet<ServiceKey>) {
+        let (mut is_changed, mut notices) = (false, Vec::new());
+        for key in services {
+            let (ports, more) = localhost_node_ports(key, self.forwarder.table(), self.forwarder.config());
+            notices.extend(more);
+            is_changed |= self.localhost.update(key, ports);
+        }
+        if is_changed {
+            notices.extend(self.localhost.listen());
+        }
+        self.warn_all(&notices);
     }
 
     fn listen_for_health_checks(&mut self) {

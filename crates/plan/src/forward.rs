@@ -11,6 +11,7 @@
 mod forwarder;
 mod frontend_conflicts;
 mod health_check_node_port;
+mod localhost_node_port;
 mod node_config;
 pub mod stale_udp;
 
@@ -31,9 +32,10 @@ use crate::select::{self, PortSelection, SelectionMode, external_policy, not_pro
 pub use forwarder::{Forwarder, NoLocalEndpoints, ServiceDelta};
 pub use frontend_conflicts::{FrontendConflicts, ResolvedFrontends};
 pub use health_check_node_port::{HealthCheck, health_check};
+pub use localhost_node_port::{LocalhostNodePort, explain_localhost_node_port, localhost_node_ports};
+pub use node_config::{NodeConfig, NodePortRange, ProxySettings};
 
 use health_check_node_port::health_check_port;
-pub use node_config::{NodeConfig, NodePortRange, ProxySettings};
 
 /// The reason of the Notice about `spec.externalIPs`. Every node has it, so the node proxy writes no Event.
 pub const DEPRECATED_EXTERNAL_IPS: &str = "DeprecatedExternalIPs";

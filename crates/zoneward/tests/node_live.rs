@@ -25,6 +25,8 @@ mod killed;
 mod life;
 #[path = "node_live/live.rs"]
 mod live;
+#[path = "node_live/localhost.rs"]
+mod localhost;
 #[path = "../../dataplane/tests/kernel/namespace.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod namespace;
@@ -120,6 +122,11 @@ const TESTS: &[runner::Test] = &[
     ),
     ("pods_are_told_by_interface_bridge_or_range", features::pods_are_told_by_interface_bridge_or_range),
     ("node_range_is_waited_for", features::node_range_is_waited_for),
+    ("node_ports_on_localhost_follow_their_service", localhost::node_ports_on_localhost_follow_their_service),
+    (
+        "connections_through_localhost_are_counted_and_ports_in_use_are_told",
+        localhost::connections_through_localhost_are_counted_and_ports_in_use_are_told,
+    ),
     (
         "trace_of_the_live_kernel_answers_as_the_files_do",
         live::trace_of_the_live_kernel_answers_as_the_files_do,

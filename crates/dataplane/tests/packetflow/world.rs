@@ -249,7 +249,7 @@ fn gates() -> impl Strategy<Value = NodeGates> {
             prefer_same_traffic_distribution: on(1),
             topology_aware_hints: on(2),
         };
-        NodeGates { select, external_ips: on(3), service_cidrs: on(4) }
+        NodeGates { select, external_ips: on(3), service_cidrs: on(4), ..NodeGates::default() }
     })
 }
 

@@ -31,8 +31,10 @@ pub struct NodeRules {
     pub mark_bit: u8,
     pub node_ports_v4: NodePortAddresses,
     pub node_ports_v6: NodePortAddresses,
-    /// Whether node ports are served on IPv4 loopback addresses as well.
+    /// Whether node ports are served on IPv4 loopback addresses by rules, in mode iptables.
     pub localhost_node_ports: bool,
+    /// Loopback addresses on which the node proxy itself listens for connections to TCP node ports (KEP-6032).
+    pub localhost_listeners: Box<[IpAddr]>,
     /// Ranges whose unassigned addresses are dropped, sorted.
     pub service_cidrs: Box<[IpNet]>,
     /// The node's known addresses, for explanations and for external addresses among them; the kernel uses its own list.
@@ -52,6 +54,7 @@ impl Default for NodeRules {
             node_ports_v4: NodePortAddresses::All,
             node_ports_v6: NodePortAddresses::All,
             localhost_node_ports: false,
+            localhost_listeners: Box::default(),
             service_cidrs: Box::default(),
             addresses: Box::default(),
             ipvs_sources: None,

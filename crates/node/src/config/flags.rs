@@ -190,7 +190,7 @@ pub struct FieldFlags {
     /// Pod CIDR, or one per family, for ClusterCIDR
     #[arg(long, value_name = "CIDR,...")]
     pub cluster_cidr: Option<String>,
-    /// Addresses that serve NodePorts: CIDRs, primary or all [default: primary with --proxy-mode nftables, else all]
+    /// Addresses that serve NodePorts: CIDRs, primary, localhost or all [default: primary with --proxy-mode nftables, else all]
     #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]
     pub nodeport_addresses: Vec<String>,
     /// oom_score_adj of this process, -1000 to 1000 [default: -999]

@@ -151,7 +151,6 @@ fn what_cannot_work_is_refused_with_the_reason() {
         ("windowsRunAsService: true", "for Windows"),
         ("enableProfiling: true", "enableProfiling: this program has no Go profiler"),
         ("featureGates: {WinDSR: true}", "featureGates.WinDSR"),
-        ("featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}", "loopback"),
         ("nftables: {masqueradeBit: 32}", "0 to 31"),
         ("oomScoreAdj: -1001", "-1000 to 1000"),
         ("healthzBindAddress: node:10256", "healthzBindAddress"),
@@ -273,4 +272,18 @@ fn the_configuration_in_force_can_be_read_again() {
     let (again, notices) = file::parse(&text).unwrap();
     assert_eq!(again, settings.configuration);
     assert!(notices.is_empty());
+}
+
+// KEP-6032: of mode nftables only.
+#[test]
+fn the_gate_of_localhost_node_ports_is_for_mode_nftables() {
+    let read = |mode: &str| {
+        let gates = [("KubeProxyNFTablesLocalhostNodePorts".to_owned(), true)].into();
+        let config =
+            Configuration { mode: mode.to_owned(), feature_gates: gates, ..Configuration::default() };
+        let (settings, notices) = resolve(config, false).unwrap();
+        (settings.proxy.gates.localhost_node_ports, notices.iter().any(|n| n.message.contains("Localhost")))
+    };
+    assert_eq!(read("nftables"), (true, false));
+    assert_eq!(read("iptables"), (false, true));
 }

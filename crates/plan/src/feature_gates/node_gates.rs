@@ -15,11 +15,18 @@ pub struct NodeGates {
     pub external_ips: bool,
     /// Whether addresses of ServiceCIDRs without a Service are dropped (MultiCIDRServiceAllocator).
     pub service_cidrs: bool,
+    /// Whether a listener serves TCP node ports on loopback (KubeProxyNFTablesLocalhostNodePorts, KEP-6032).
+    pub localhost_node_ports: bool,
 }
 
 impl Default for NodeGates {
     fn default() -> Self {
-        Self { select: FeatureGates::default(), external_ips: true, service_cidrs: true }
+        Self {
+            select: FeatureGates::default(),
+            external_ips: true,
+            service_cidrs: true,
+            localhost_node_ports: false,
+        }
     }
 }
 
@@ -93,13 +100,11 @@ impl ReadGates {
             ("TopologyAwareHints", on) => gates.select.topology_aware_hints = on,
             ("AllowServiceExternalIPs", on) => gates.external_ips = on,
             ("MultiCIDRServiceAllocator", on) => gates.service_cidrs = on,
-            ("KubeProxyNFTablesLocalhostNodePorts", true) => self.refusals.push(format!(
-                "featureGates.{name}: node ports are not served on loopback addresses; remove the gate and connect to another address of the node"
-            )),
-            ("WinDSR" | "WinOverlay", true) => self.refusals.push(format!(
-                "featureGates.{name}: only for Windows nodes, which are not supported"
-            )),
-            ("KubeProxyNFTablesLocalhostNodePorts" | "WinDSR" | "WinOverlay", false) => {}
+            ("KubeProxyNFTablesLocalhostNodePorts", on) => gates.localhost_node_ports = on,
+            ("WinDSR" | "WinOverlay", true) => self
+                .refusals
+                .push(format!("featureGates.{name}: only for Windows nodes, which are not supported")),
+            ("WinDSR" | "WinOverlay", false) => {}
             (known, true) if ALWAYS_ON.contains(&known) => {}
             (known, false) if ALWAYS_ON.contains(&known) => {
                 self.remarks.push(format!(
@@ -107,8 +112,7 @@ impl ReadGates {
                 ));
             }
             (known, _) if NOT_OURS.contains(&known) => {
-                self.remarks
-                    .push(format!("featureGates.{name} has no effect in the node proxy; remove it"));
+                self.remarks.push(format!("featureGates.{name} has no effect in the node proxy; remove it"));
             }
             _ => {
                 let known = KNOWN.iter().chain(ALWAYS_ON).chain(NOT_OURS).copied();

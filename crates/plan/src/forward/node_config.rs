@@ -4,7 +4,7 @@
 //! (pitfall 18).
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -112,9 +112,10 @@ impl NodeConfig {
         let ports = node_port_ranges(&settings.node_port_addresses, &primary, &mut notices);
         let within = |family| node_ports_of(&ports, family);
         let localhost_node_ports = settings.localhost_node_ports && has_loopback(&within(Family::V4));
-        if !localhost_node_ports {
-            warn_of_loopback(&ports, &mut notices);
-        }
+        let localhost_listeners = match localhost_node_ports {
+            true => Box::default(),
+            false => localhost_listeners(&ports, settings.gates.localhost_node_ports, &mut notices),
+        };
         let mut addresses: Vec<IpAddr> =
             primary.iter().chain(&node.addresses).chain(more_addresses).copied().collect();
         addresses.sort();
@@ -132,6 +133,7 @@ impl NodeConfig {
             node_ports_v4: within(Family::V4),
             node_ports_v6: within(Family::V6),
             localhost_node_ports,
+            localhost_listeners,
             service_cidrs: cidrs.into(),
             addresses: addresses.into(),
             ipvs_sources: settings.is_ipvs.then(|| primary.clone().into()),
@@ -316,15 +318,6 @@ fn node_port_ranges(words: &[String], primary: &[IpAddr], notices: &mut ConfigNo
     ranges
 }
 
-fn warn_of_loopback(ranges: &[IpNet], notices: &mut ConfigNotices) {
-    if ranges.iter().any(|range| range.addr().is_loopback()) {
-        notices.add(
-            "nodePortAddresses",
-            "node ports are not served on loopback addresses: connect to another address of the node",
-        );
-    }
-}
-
 /// Whether IPv4 loopback addresses are among those that accept node ports.
 fn has_loopback(addresses: &NodePortAddresses) -> bool {
     let first = IpAddr::from(std::net::Ipv4Addr::new(127, 0, 0, 0));
@@ -336,13 +329,33 @@ fn has_loopback(addresses: &NodePortAddresses) -> bool {
     }
 }
 
+/// KEP-6032: 127.0.0.1 and ::1, where a loopback range is listed that contains them; `/0` lists none.
+fn localhost_listeners(ranges: &[IpNet], is_on: bool, notices: &mut ConfigNotices) -> Box<[IpAddr]> {
+    let listed = || ranges.iter().filter(|range| range.addr().is_loopback());
+    let localhost = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
+    let served = localhost.into_iter().filter(|at| is_on && listed().any(|range| range.contains(at)));
+    let served: Box<[IpAddr]> = served.collect();
+    if served.is_empty() && listed().next().is_some() {
+        let message = match is_on {
+            true => {
+                "node ports are served on 127.0.0.1 and ::1, and on no other loopback address: list localhost"
+            }
+            false => {
+                "node ports are not served on loopback addresses: connect to another address of the node, or set the feature gate KubeProxyNFTablesLocalhostNodePorts for TCP"
+            }
+        };
+        notices.add("nodePortAddresses", message);
+    }
+    served
+}
+
 fn everything() -> [IpNet; 2] {
     [IpNet::from(ipnet::Ipv4Net::default()), IpNet::from(ipnet::Ipv6Net::default())]
 }
 
 fn loopback() -> [IpNet; 2] {
-    let v4 = ipnet::Ipv4Net::new(std::net::Ipv4Addr::new(127, 0, 0, 0), 8).expect("8 is a prefix length");
-    [IpNet::from(v4), IpNet::from(IpAddr::from(std::net::Ipv6Addr::LOCALHOST))]
+    let v4 = ipnet::Ipv4Net::new(Ipv4Addr::new(127, 0, 0, 0), 8).expect("8 is a prefix length");
+    [IpNet::from(v4), IpNet::from(IpAddr::from(Ipv6Addr::LOCALHOST))]
 }
 
 /// A family without a range accepts node ports on every address, and so does one with /0 (semantics D4).

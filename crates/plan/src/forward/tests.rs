@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use expect_test::{Expect, expect};
 use ipnet::IpNet;
 use model::forward::{FirstPacket, ForwardingDecision, ForwardingMode, PacketVerdict};
-use model::{Interner, Name, Node, Protocol, parse};
+use model::{Interner, Name, Node, Protocol, ServiceKey, parse};
 use serde_json::{Value, json};
 
 use super::*;
@@ -453,7 +453,7 @@ fn an_external_address_on_the_node_follows_the_owner_of_its_node_port() {
     let settings = ProxySettings { node_port_addresses: vec!["0.0.0.0/0".to_owned()], ..settings() };
     let mut forwarder = Forwarder::of(&without, config(&settings));
     forwarder.set_addresses(["198.51.100.77".parse().expect("an address")].into());
-    let key = |name: &str| model::ServiceKey::new(&"shop".into(), &name.into());
+    let key = |name: &str| ServiceKey::new(&"shop".into(), &name.into());
     for (snapshot, expected) in [(&with_web, "shop/web:http"), (&without, "shop/intruder:http")] {
         forwarder.update(snapshot, &[key("web")].into());
         let packet = packet(Protocol::Tcp, "203.0.113.2:1", "198.51.100.77:30080");
@@ -532,13 +532,99 @@ fn node_port_addresses_are_words_and_ranges() {
         []: Within([198.51.100.1/32]) Within([2001:db8::1/128])
         ["all"]: All All
         ["localhost"]: Within([127.0.0.0/8]) Within([::1/128])
-          nodePortAddresses: node ports are not served on loopback addresses: connect to another address of the node
+          nodePortAddresses: node ports are not served on loopback addresses: connect to another address of the node, or set the feature gate KubeProxyNFTablesLocalhostNodePorts for TCP
         ["198.51.0.0/16", "primary", "primary"]: Within([198.51.0.0/16]) Within([2001:db8::1/128])
           nodePortAddresses: "primary" is listed twice; remove one
         ["10.0.0.0"]: Within([198.51.100.1/32]) Within([2001:db8::1/128])
           nodePortAddresses: "10.0.0.0" is not a CIDR such as 10.0.0.0/8; it is ignored
     "#]]
     .assert_eq(&text);
+}
+
+/// The gate is on, and these are nodePortAddresses.
+fn on_localhost(words: &[&str]) -> ProxySettings {
+    ProxySettings {
+        node_port_addresses: words.iter().map(|word| (*word).to_owned()).collect(),
+        gates: NodeGates { localhost_node_ports: true, ..NodeGates::default() },
+        ..settings()
+    }
+}
+
+// KEP-6032
+#[test]
+fn localhost_has_a_listener_where_loopback_is_listed() {
+    let v4: IpAddr = "198.51.100.1".parse().expect("an address");
+    let mut text = String::new();
+    for words in
+        [&[][..], &["all"], &["primary", "localhost"], &["0.0.0.0/0", "127.0.0.1/32"], &["127.0.0.2/32"]]
+    {
+        let (config, notices) = NodeConfig::new(&on_localhost(words), &node("here", &[v4]), &[], &[]);
+        text += &format!("{words:?}: {:?}\n", config.rules.localhost_listeners);
+        notices.iter().for_each(|notice| text += &format!("  {}\n", notice.message));
+    }
+    expect![[r#"
+        []: []
+        ["all"]: []
+        ["primary", "localhost"]: [127.0.0.1, ::1]
+        ["0.0.0.0/0", "127.0.0.1/32"]: [127.0.0.1]
+        ["127.0.0.2/32"]: []
+          nodePortAddresses: node ports are served on 127.0.0.1 and ::1, and on no other loopback address: list localhost
+    "#]]
+    .assert_eq(&text);
+}
+
+// KEP-6032, semantics D2
+#[test]
+fn listeners_on_localhost_connect_where_the_rules_select_for_this_node() {
+    let local = |field: &str| service(json!({"spec": {field: "Local"}}));
+    let mut elsewhere = slice("web");
+    elsewhere["endpoints"].as_array_mut().expect("a list").remove(0);
+    let mut none = slice("web");
+    none["endpoints"] = json!([]);
+    let mut text = String::new();
+    for (what, objects, words) in [
+        ("primary", vec![service(json!({})), slice("web")], &["primary", "localhost"][..]),
+        (
+            "external Local",
+            vec![local("externalTrafficPolicy"), elsewhere.clone()],
+            &["primary", "localhost"],
+        ),
+        ("no endpoints", vec![service(json!({})), none], &["primary", "localhost"]),
+        ("localhost alone", vec![service(json!({})), slice("web")], &["localhost"]),
+        ("internal Local", vec![local("internalTrafficPolicy"), slice("web")], &["localhost"]),
+    ] {
+        let config = config(&on_localhost(words));
+        let (table, _) = table(&snapshot(&objects), &config);
+        let key = ServiceKey::new(&"shop".into(), &"web".into());
+        let (ports, notices) = localhost_node_ports(&key, &table, &config);
+        text += &format!("{what}\n");
+        for LocalhostNodePort { listen, connect, port } in ports {
+            text += &format!("  {listen} -> {connect} ({port})\n");
+        }
+        notices.iter().for_each(|notice| text += &format!("  {}\n", notice.message));
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            let packet = packet(protocol, "127.0.0.1:40000", "127.0.0.1:30080");
+            assert_eq!(table.decide(&packet).verdict, PacketVerdict::Untouched);
+            let why = explain_localhost_node_port(&packet, &table, &config);
+            why.iter().for_each(|why| text += &format!("  trace: {why}\n"));
+        }
+    }
+    expect![[r#"
+        primary
+          127.0.0.1:30080 -> 198.51.100.1:30080 (shop/web:http)
+          trace: the node proxy listens on 127.0.0.1:30080 for Service shop/web:http, and connects to 198.51.100.1:30080 as a client on this node: trace that packet for the endpoints
+        external Local
+          127.0.0.1:30080 -> 198.51.100.1:30080 (shop/web:http)
+          trace: the node proxy listens on 127.0.0.1:30080 for Service shop/web:http, and connects to 198.51.100.1:30080 as a client on this node: trace that packet for the endpoints
+        no endpoints
+          trace: 30080 is a node port of Service shop/web:http, which has no endpoint for this node: the node proxy does not listen, the connection is refused
+        localhost alone
+          127.0.0.1:30080 -> 10.96.0.10:80 (shop/web:http)
+          trace: the node proxy listens on 127.0.0.1:30080 for Service shop/web:http, and connects to 10.96.0.10:80 as a client on this node: trace that packet for the endpoints
+        internal Local
+          spec.ports[].nodePort: 127.0.0.1:30080 is not served: internalTrafficPolicy is Local; add primary to nodePortAddresses
+          trace: 30080 is a node port of Service shop/web:http; the node proxy does not listen: internalTrafficPolicy is Local; add primary to nodePortAddresses
+    "#]].assert_eq(&text);
 }
 
 #[test]
@@ -687,7 +773,7 @@ fn flows_to_a_frontend_that_another_service_holds_are_left_alone() {
     ]);
     let forwarder = Forwarder::of(&snapshot, config(&settings()));
     let frontends = |name: &str| {
-        let udp = forwarder.udp(&snapshot, &model::ServiceKey::new(&"shop".into(), &name.into()));
+        let udp = forwarder.udp(&snapshot, &ServiceKey::new(&"shop".into(), &name.into()));
         let listed = udp.iter().flat_map(|service| &service.frontends);
         listed.map(ToString::to_string).collect::<Vec<_>>()
     };

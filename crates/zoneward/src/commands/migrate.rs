@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use cluster::input::LoadedObjects;
 use dataplane::migration::{self, HealthCheckPort};
+use model::forward::ForwardingMode;
 use node::{NodeChoice, NodeWorld};
 use output::{Format, OutputArgs, notices_text, notices_value, print_text, print_value};
 
@@ -127,8 +128,11 @@ fn check(mut args: MigrateCheck) -> Result<bool> {
     let addresses = world.table.node.addresses.to_vec();
     let report = migration::check(&world.table, &flows, &installed, &mut *backend, &addresses)
         .context("evaluating the rules of Zoneward")?;
-    let to =
-        args.node.proxy_mode.to_possible_value().map(|mode| mode.get_name().to_owned()).unwrap_or_default();
+    let to = match (world.table.node.mode, &world.table.node.ipvs_sources) {
+        (ForwardingMode::Iptables, _) => "iptables",
+        (ForwardingMode::Nftables, Some(_)) => "ipvs",
+        (ForwardingMode::Nftables, None) => "nftables",
+    };
     let checked = CheckedNode { name: &choice.name, from, to, report: &report, all: args.all };
     match args.output.format {
         Format::Table => print_text(&(checked.text() + &notices_text(&loaded.notices)))?,

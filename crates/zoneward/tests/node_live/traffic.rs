@@ -110,7 +110,7 @@ pub(crate) fn datagrams_follow_when_their_endpoint_goes() {
 }
 
 /// The sum of a metric's lines that have all of these words.
-fn sum(name: &str, words: &[&str]) -> f64 {
+pub(crate) fn sum(name: &str, words: &[&str]) -> f64 {
     let text = get("127.0.0.1:10249", "/metrics").map_or(String::new(), |(_, _, text)| text);
     let lines =
         text.lines().filter(|line| line.starts_with(name) && words.iter().all(|word| line.contains(word)));

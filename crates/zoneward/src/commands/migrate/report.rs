@@ -12,7 +12,7 @@ pub(super) struct CheckedNode<'a> {
     pub name: &'a str,
     pub from: KubeProxyMode,
     /// The mode of Zoneward.
-    pub to: String,
+    pub to: &'static str,
     pub report: &'a MigrationReport,
     /// Shows unused changes, too.
     pub all: bool,

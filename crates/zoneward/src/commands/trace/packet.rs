@@ -22,6 +22,7 @@ use dataplane::ipvs::{IpvsBackend, IpvsKernel, IpvsScheduler, IpvsSettings, Ipvs
 use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
 use model::forward::{self, ForwardingDecision, ForwardingMode, PacketVerdict, TrafficClass};
+use plan::forward::explain_localhost_node_port;
 use plan::select;
 use serde_json::{Value, json};
 
@@ -144,6 +145,8 @@ fn explain<'a>(
     let smallest = if is_ipvs(node) { ONE_WEIGHT } else { ONE_SLOT };
     let differs = difference(&decision, &traced, smallest);
     let mut why = reasons(&decision, node, loaded);
+    let localhost = explain_localhost_node_port(packet, &node.table, &node.config);
+    why.extend(localhost.map(|detail| ("localhost node port".to_owned(), detail)));
     why.extend(traced.steps.iter().map(|step| (step.rule.clone(), step.detail.clone())));
     if let Some(difference) = &differs {
         why.push(("disagreement".to_owned(), difference.clone()));

@@ -24,13 +24,14 @@ use world::Spec;
 
 /// The settings as an operator writes them.
 fn configuration(settings: &ProxySettings) -> Configuration {
-    let NodeGates { select, external_ips, service_cidrs } = settings.gates;
+    let NodeGates { select, external_ips, service_cidrs, localhost_node_ports } = settings.gates;
     let gates = [
         ("ServiceTrafficDistribution", select.service_traffic_distribution),
         ("PreferSameTrafficDistribution", select.prefer_same_traffic_distribution),
         ("TopologyAwareHints", select.topology_aware_hints),
         ("AllowServiceExternalIPs", external_ips),
         ("MultiCIDRServiceAllocator", service_cidrs),
+        ("KubeProxyNFTablesLocalhostNodePorts", localhost_node_ports),
     ];
     let mut configuration = Configuration {
         mode: "nftables".to_owned(),
