@@ -1,6 +1,6 @@
 //! The ledger of the leading controller: 24 hours by the minute, of the 200 Services with the most traffic; all others
-//! are one row. Everything is bounded, and time is an argument. With 10,000 reporters, the most that is kept is about
-//! 220 MB: 24 hours take up to 95 MB, and the last sums of the reporters up to 125 MB (docs/reference/ledger.md).
+//! are one row. Everything is bounded, and time is an argument. docs/reference/ledger.md
+//! has the memory of a full ledger.
 
 mod minute_cells;
 mod packed_counts;
