@@ -26,7 +26,7 @@ pub use ipset::{IpSet, IpSets};
 pub use ipvs::{IpvsDestination, IpvsServers, IpvsVirtualServer};
 pub use restore::FlushMode;
 pub use rule::{
-    AddressType, ConntrackStates, IptablesMatch, IptablesRule, IptablesTarget, MarkChange, Negatable,
+    AddrtypeKind, ConntrackStates, IptablesMatch, IptablesRule, IptablesTarget, MarkChange, Negatable,
     PacketDirection, PortRange, PortsOf, RecentAction,
 };
 pub use trace::{

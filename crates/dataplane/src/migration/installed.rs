@@ -109,15 +109,18 @@ impl InstalledRules {
             return None;
         }
         let ruleset = rules.family(flow);
-        let (chain, is_it): (_, Box<dyn Fn(&IptablesRule) -> bool>) = match flow.target {
+        let port = flow.packet.dst.port();
+        let rule = match flow.target {
             FlowTarget::LocalhostNodePort => {
-                let port = flow.packet.dst.port();
-                (ruleset.chain("nat", "KUBE-NODEPORTS"), Box::new(move |rule| is_localhost_port(rule, port)))
+                let mut rules = ruleset.chain("nat", "KUBE-NODEPORTS")?.rules.iter();
+                rules.find(|rule| is_localhost_port(rule, port))
             }
-            FlowTarget::Invalid => (ruleset.chain("filter", "KUBE-FORWARD"), Box::new(is_invalid_drop)),
-            _ => return None,
+            FlowTarget::Invalid => {
+                ruleset.chain("filter", "KUBE-FORWARD")?.rules.iter().find(|rule| is_invalid_drop(rule))
+            }
+            _ => None,
         };
-        chain?.rules.iter().find(|rule| is_it(rule)).map(|rule| rule.counters.packets)
+        rule.map(|rule| rule.counters.packets)
     }
 
     /// Changes that no packet shows: schedulers that remember or compare, and rules of other programs that use a chain

@@ -43,6 +43,10 @@ Examples:
 /// `zoneward migrate check`
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("where").required(true).args(["rules", "live"]))]
+#[command(mut_arg("proxy_mode", |arg| arg.visible_alias("to").help("Proxy mode of Zoneward")))]
+#[command(mut_arg("node", |arg| arg.help("Node to evaluate [default with --live: the host name]")))]
+#[command(mut_arg("config", |arg| arg.help("KubeProxyConfiguration of kube-proxy and Zoneward (kubeproxy.config.k8s.io/v1alpha1)")))]
+#[command(mut_arg("service_node_port_range", |arg| arg.help("Node ports and health check ports that the node may serve [default: 1024-65535]")))]
 pub struct MigrateCheck {
     #[command(flatten)]
     pub input: InputArgs,
@@ -122,7 +126,9 @@ fn check(mut args: MigrateCheck) -> Result<bool> {
     let addresses = world.table.node.addresses.to_vec();
     let report = migration::check(&world.table, &flows, &installed, &mut backend, &addresses)
         .context("evaluating the rules of Zoneward")?;
-    let checked = CheckedNode { name: &choice.name, from, report: &report, all: args.all };
+    let to =
+        args.node.proxy_mode.to_possible_value().map(|mode| mode.get_name().to_owned()).unwrap_or_default();
+    let checked = CheckedNode { name: &choice.name, from, to, report: &report, all: args.all };
     match args.output.format {
         Format::Table => print_text(&(checked.text() + &notices_text(&loaded.notices)))?,
         format => {

@@ -12,7 +12,7 @@ use model::Family;
 use super::IptablesError;
 use super::bpf::BpfProgram;
 use super::rule::{
-    AddressType, ConntrackStates, FULL_PROBABILITY, IptablesMatch, IptablesRule, IptablesTarget, MarkChange,
+    AddrtypeKind, ConntrackStates, FULL_PROBABILITY, IptablesMatch, IptablesRule, IptablesTarget, MarkChange,
     Negatable, PacketDirection, PortRange, PortsOf, RecentAction, protocol_name, protocol_number,
 };
 
@@ -451,9 +451,9 @@ fn address_types(options: &[(bool, String, Vec<String>)]) -> Known<IptablesMatch
     let (mut source, mut destination) = (None, None);
     for (negated, option, arguments) in options {
         let value = match arguments[0].as_str() {
-            "LOCAL" => AddressType::Local,
-            "UNICAST" => AddressType::Unicast,
-            "MULTICAST" => AddressType::Multicast,
+            "LOCAL" => AddrtypeKind::Local,
+            "UNICAST" => AddrtypeKind::Unicast,
+            "MULTICAST" => AddrtypeKind::Multicast,
             _ => return Ok(None),
         };
         let side = if option == "--src-type" { &mut source } else { &mut destination };

@@ -83,7 +83,7 @@ pub struct ConntrackStates {
 
 /// `-m addrtype`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddressType {
+pub enum AddrtypeKind {
     Local,
     Unicast,
     Multicast,
@@ -133,8 +133,8 @@ pub enum IptablesMatch {
         is_state: bool,
     },
     AddressTypes {
-        source: Option<Negatable<AddressType>>,
-        destination: Option<Negatable<AddressType>>,
+        source: Option<Negatable<AddrtypeKind>>,
+        destination: Option<Negatable<AddrtypeKind>>,
     },
     /// In 2^-31.
     Random {
@@ -311,7 +311,7 @@ impl fmt::Display for ConntrackStates {
     }
 }
 
-impl fmt::Display for AddressType {
+impl fmt::Display for AddrtypeKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Local => "LOCAL",

@@ -1,3 +1,5 @@
+//! Rules as kube-proxy writes them, changed as iptables-restore would, and traced.
+
 use std::net::{IpAddr, SocketAddr};
 
 use model::forward::FirstPacket;

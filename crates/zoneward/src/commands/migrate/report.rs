@@ -8,12 +8,11 @@ use serde_json::{Value, json};
 
 use super::KubeProxyMode;
 
-/// The mode of Zoneward's rules.
-const TO: &str = "nftables";
-
 pub(super) struct CheckedNode<'a> {
     pub name: &'a str,
     pub from: KubeProxyMode,
+    /// The mode of Zoneward.
+    pub to: String,
     pub report: &'a MigrationReport,
     /// Shows unused changes, too.
     pub all: bool,
@@ -34,7 +33,7 @@ impl CheckedNode<'_> {
         json!({
             "node": self.name,
             "from": self.from.as_str(),
-            "to": TO,
+            "to": self.to,
             "flows": self.report.flows,
             "changes": list(&self.report.changes),
             "unused": list(&self.report.unused),
@@ -81,9 +80,10 @@ impl CheckedNode<'_> {
         let changes = self.shown().count();
         let services: BTreeSet<_> = self.shown().filter_map(|change| change.service.as_ref()).collect();
         let mut text = format!(
-            "Node {}, kube-proxy in mode {} to Zoneward in mode {TO}:\n{} in {}",
+            "Node {}, kube-proxy in mode {} to Zoneward in mode {}:\n{} in {}",
             self.name,
             self.from.as_str(),
+            self.to,
             count(changes, "change"),
             count(self.report.flows, "flow"),
         );

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::super::IptablesError;
 use super::super::rule::{
-    AddressType, ConntrackStates, IptablesMatch, IptablesRule, Negatable, PacketDirection, PortsOf,
+    AddrtypeKind, ConntrackStates, IptablesMatch, IptablesRule, Negatable, PacketDirection, PortsOf,
     RecentAction,
 };
 use super::{ConnectionState, Context, Walker};
@@ -73,7 +73,7 @@ impl<'r> Walker<'r> {
                 states.holds(|states| self.has_state(context.state, *states))
             }
             IptablesMatch::AddressTypes { source, destination } => {
-                let is = |address: IpAddr| move |kind: &AddressType| has_type(context, address, *kind);
+                let is = |address: IpAddr| move |kind: &AddrtypeKind| has_type(context, address, *kind);
                 all(source.as_ref(), is(self.src.ip())) && all(destination.as_ref(), is(self.dst.ip()))
             }
             IptablesMatch::Random { probability: Negatable { negated, value } } => {
@@ -134,12 +134,12 @@ impl<'r> Walker<'r> {
     }
 }
 
-fn has_type(context: &Context<'_>, address: IpAddr, kind: AddressType) -> bool {
+fn has_type(context: &Context<'_>, address: IpAddr, kind: AddrtypeKind) -> bool {
     let is_local = context.node.is_local(address);
     match kind {
-        AddressType::Local => is_local,
-        AddressType::Multicast => address.is_multicast(),
-        AddressType::Unicast => !is_local && !address.is_multicast(),
+        AddrtypeKind::Local => is_local,
+        AddrtypeKind::Multicast => address.is_multicast(),
+        AddrtypeKind::Unicast => !is_local && !address.is_multicast(),
     }
 }
 
