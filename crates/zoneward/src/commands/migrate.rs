@@ -11,11 +11,10 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use cluster::input::LoadedObjects;
 use dataplane::migration::{self, HealthCheckPort};
-use model::forward::ForwardingMode;
 use node::{NodeChoice, NodeWorld};
 use output::{Format, OutputArgs, notices_text, notices_value, print_text, print_value};
 
-use crate::cli::{InputArgs, NodeArgs};
+use crate::cli::{InputArgs, NodeArgs, ProxyMode};
 use crate::commands::trace::packet::offline;
 use report::CheckedNode;
 
@@ -44,7 +43,7 @@ Examples:
 /// `zoneward migrate check`
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("where").required(true).args(["rules", "live"]))]
-#[command(mut_arg("proxy_mode", |arg| arg.visible_alias("to").help("Proxy mode of Zoneward")))]
+#[command(mut_arg("proxy_mode", |arg| arg.visible_alias("to").help("Proxy mode of Zoneward: nftables or ipvs [default: nftables]")))]
 #[command(mut_arg("node", |arg| arg.help("Node to evaluate [default with --live: the host name]")))]
 #[command(mut_arg("config", |arg| arg.help("KubeProxyConfiguration of kube-proxy and Zoneward (kubeproxy.config.k8s.io/v1alpha1)")))]
 #[command(mut_arg("service_node_port_range", |arg| arg.help("Node ports and health check ports that the node may serve [default: 1024-65535]")))]
@@ -97,6 +96,12 @@ pub fn run(command: MigrateCommand) -> Result<bool> {
 }
 
 fn check(mut args: MigrateCheck) -> Result<bool> {
+    // Its configuration is kube-proxy's: the mode there is the one to leave.
+    if *args.node.proxy_mode.get_or_insert(ProxyMode::Nftables) == ProxyMode::Iptables {
+        bail!(
+            "--to iptables: this mode has kube-proxy's chains, among the rules of other programs, which is not compared; use nftables or ipvs"
+        );
+    }
     let (from, installed) = match args.live {
         true => installed::live(args.from)?,
         false => installed::files(&args.rules, args.from)?,
@@ -128,11 +133,7 @@ fn check(mut args: MigrateCheck) -> Result<bool> {
     let addresses = world.table.node.addresses.to_vec();
     let report = migration::check(&world.table, &flows, &installed, &mut *backend, &addresses)
         .context("evaluating the rules of Zoneward")?;
-    let to = match (world.table.node.mode, &world.table.node.ipvs_sources) {
-        (ForwardingMode::Iptables, _) => "iptables",
-        (ForwardingMode::Nftables, Some(_)) => "ipvs",
-        (ForwardingMode::Nftables, None) => "nftables",
-    };
+    let to = if world.table.node.ipvs_sources.is_some() { "ipvs" } else { "nftables" };
     let checked = CheckedNode { name: &choice.name, from, to, report: &report, all: args.all };
     match args.output.format {
         Format::Table => print_text(&(checked.text() + &notices_text(&loaded.notices)))?,
