@@ -184,9 +184,14 @@ pub fn run(args: &DemoArgs) -> Result<bool> {
 
 /// A command line for a running demo, with the program name of this process.
 fn command_line(command: &str, data_dir: Option<&Path>) -> String {
-    let called = std::env::args().next().filter(|called| !called.is_empty());
     let flag = data_dir.map(|dir| format!(" --data-dir {}", dir.display())).unwrap_or_default();
-    format!("{} demo {command}{flag}", called.as_deref().unwrap_or("zoneward"))
+    format!("{} demo {command}{flag}", called())
+}
+
+/// As this program was called: it need not be on PATH.
+fn called() -> String {
+    let called = std::env::args().next().filter(|called| !called.is_empty());
+    called.unwrap_or_else(|| "zoneward".to_owned())
 }
 
 /// The zones, nodes and clients that `demo traffic --from` accepts, for completion.
@@ -366,10 +371,11 @@ fn closing(cluster: &DemoCluster, args: &DemoArgs, dashboard: &str) -> String {
          zoneward trace packet --live \\\n    \
          --packet 'tcp 10.1.3.2:40000 -> {spill}'\n\n\
          What crosses zones, what it costs, and what to change:\n  \
-         zoneward status -A --kubeconfig {kubeconfig}\n\n\
+         {called} status -A --kubeconfig {kubeconfig}\n\n\
          The cluster itself:\n  \
          kubectl --kubeconfig {kubeconfig} get pods -o wide",
         price = demo_cluster::PRICE,
+        called = called(),
         kubeconfig = cluster.kubeconfig.display(),
     )
 }

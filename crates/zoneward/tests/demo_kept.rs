@@ -123,7 +123,7 @@ fn the_commands_of_the_closing_text_work_and_show_traffic_move() {
             said
         })
         .collect();
-    let [before, scaled, after, curl, trace, pods] = &said[..] else { panic!("{:?}", demo.commands) };
+    let [before, scaled, after, curl, trace, status, pods] = &said[..] else { panic!("{:?}", demo.commands) };
     assert!(scaled.contains("zone-c: 1 pod of web, was 4"), "{scaled}");
     assert!(planned_in_zone(before) > 85.0 && planned_in_zone(after) < 80.0, "{before}{after}");
     assert!(before.contains("busiest pod: "), "{before}");
@@ -132,6 +132,7 @@ fn the_commands_of_the_closing_text_work_and_show_traffic_move() {
         "{curl}"
     );
     assert!(trace.contains(": dnat\n") && trace.contains("Service default/web-spill:http"), "{trace}");
+    assert!(status.contains("web-spill"), "{status}");
     let pods: Vec<&str> = pods.lines().skip(1).collect();
     assert_eq!(pods.len(), 27, "{pods:?}");
     assert!(pods.iter().all(|pod| pod.contains(" 1/1 ") && pod.contains(" Running ")), "{pods:?}");

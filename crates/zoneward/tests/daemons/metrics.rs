@@ -125,7 +125,7 @@ fn check_kube_proxy(families: &Families) {
             assert!(family.value(&[("ip_family", ip_family)]).is_some(), "{name} {ip_family}");
         }
     }
-    assert_eq!(count, 11, "kube-proxy's metrics by ip_family");
+    assert_eq!(count, 14, "metrics by ip_family");
 }
 
 #[test]
