@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
+#[path = "packetflow/any_backend.rs"]
+mod any_backend;
 #[path = "packetflow/case.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod case;

@@ -4,6 +4,9 @@
 #[path = "packetflow/addresses.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod addresses;
+#[path = "packetflow/any_backend.rs"]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod any_backend;
 #[path = "packetflow/case.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod case;

@@ -8,6 +8,8 @@
 
 #[path = "packetflow/addresses.rs"]
 mod addresses;
+#[path = "packetflow/any_backend.rs"]
+mod any_backend;
 #[path = "packetflow/associations.rs"]
 mod associations;
 #[path = "packetflow/backend.rs"]

@@ -185,11 +185,11 @@ pub fn run(args: &DemoArgs) -> Result<bool> {
 /// A command line for a running demo, with the program name of this process.
 fn command_line(command: &str, data_dir: Option<&Path>) -> String {
     let flag = data_dir.map(|dir| format!(" --data-dir {}", dir.display())).unwrap_or_default();
-    format!("{} demo {command}{flag}", called())
+    format!("{} demo {command}{flag}", program_name())
 }
 
 /// As this program was called: it need not be on PATH.
-fn called() -> String {
+fn program_name() -> String {
     let called = std::env::args().next().filter(|called| !called.is_empty());
     called.unwrap_or_else(|| "zoneward".to_owned())
 }
@@ -371,11 +371,11 @@ fn closing(cluster: &DemoCluster, args: &DemoArgs, dashboard: &str) -> String {
          zoneward trace packet --live \\\n    \
          --packet 'tcp 10.1.3.2:40000 -> {spill}'\n\n\
          What crosses zones, what it costs, and what to change:\n  \
-         {called} status -A --kubeconfig {kubeconfig}\n\n\
+         {program} status -A --kubeconfig {kubeconfig}\n\n\
          The cluster itself:\n  \
          kubectl --kubeconfig {kubeconfig} get pods -o wide",
         price = demo_cluster::PRICE,
-        called = called(),
+        program = program_name(),
         kubeconfig = cluster.kubeconfig.display(),
     )
 }

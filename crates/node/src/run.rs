@@ -182,7 +182,7 @@ fn open_backend(settings: &NodeSettings, node: &str, clock: &Clock) -> Result<Bo
     match settings.mode {
         Mode::Iptables => Ok(Box::new(open_iptables()?)),
         Mode::Ipvs => Ok(Box::new(open_ipvs_backend(settings, node, clock)?)),
-        Mode::Nftables | Mode::Default => beside_ipvs(open_nftables()?, clock),
+        Mode::Nftables | Mode::Default => Ok(beside_ipvs(open_nftables()?, clock)),
     }
 }
 
@@ -195,7 +195,7 @@ fn open_nftables() -> Result<NftablesBackend> {
 fn other_modes(mode: Mode, clock: &Clock) -> Vec<Box<dyn NodeBackend + Send>> {
     let mut found: Vec<Box<dyn NodeBackend + Send>> = Vec::new();
     if mode == Mode::Iptables {
-        found.extend(NftablesBackend::open().ok().and_then(|nft| beside_ipvs(nft, clock).ok()));
+        found.extend(NftablesBackend::open().ok().map(|nft| beside_ipvs(nft, clock)));
         return found;
     }
     let chains = NetlinkSocket::open().and_then(|mut kernel| list_chains(&mut kernel));
@@ -251,17 +251,17 @@ pub fn open_ipvs(settings: &NodeSettings) -> Result<(IpvsSocket, IpvsScheduler)>
 
 /// The nftables backend, beside what mode ipvs left in this kernel: its virtual servers go when their connections have
 /// ended.
-fn beside_ipvs(nft: NftablesBackend, clock: &Clock) -> Result<Box<dyn NodeBackend + Send>> {
+fn beside_ipvs(nft: NftablesBackend, clock: &Clock) -> Box<dyn NodeBackend + Send> {
     // A kernel without this file has none, and asking it would load the module.
     let kernel = Path::new("/proc/net/ip_vs").exists().then(IpvsSocket::open);
-    let Some(Ok(kernel)) = kernel else { return Ok(Box::new(nft)) };
+    let Some(Ok(kernel)) = kernel else { return Box::new(nft) };
     let mut backend = IpvsBackend::new(nft, Box::new(kernel), IpvsSettings::default(), monotonic(clock));
     match backend.has_leftovers() {
-        Ok(true) => Ok(Box::new(backend)),
-        Ok(false) => Ok(Box::new(backend.into_nftables())),
+        Ok(true) => Box::new(backend),
+        Ok(false) => Box::new(backend.into_nftables()),
         Err(error) => {
             tracing::warn!(%error, "cannot look for virtual servers that mode ipvs left");
-            Ok(Box::new(backend.into_nftables()))
+            Box::new(backend.into_nftables())
         }
     }
 }

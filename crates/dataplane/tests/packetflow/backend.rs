@@ -2,43 +2,15 @@
 
 use std::sync::{Arc, Mutex};
 
-use dataplane::backend::{CleanupScope, NodeBackend, Reconciled, TracedVerdict};
+use dataplane::backend::{CleanupScope, NodeBackend, Reconciled};
 use dataplane::nftables::apply::apply;
 use dataplane::nftables::ir::NftChange;
 use dataplane::nftables::render::table_id;
 use dataplane::nftables::{Kernel, NftablesBackend};
-use model::forward::PacketVerdict;
-use model::{Family, ForwardingTable};
+use model::Family;
 
-use super::case::{Scenario, scenarios};
-
-/// Every packet of the case fares as the table decides.
-fn assert_traced(backend: &mut NftablesBackend, scenario: &Scenario) {
-    let packets: Vec<_> = scenario.flows.iter().map(|flow| flow.packet.clone()).collect();
-    let traces = backend.trace(&packets, &scenario.table.node.addresses).unwrap();
-    for (packet, trace) in packets.iter().zip(traces) {
-        let verdict = match scenario.table.decide(packet).verdict {
-            PacketVerdict::Send(_) => TracedVerdict::Dnat,
-            PacketVerdict::Reject => TracedVerdict::Reject,
-            PacketVerdict::Drop => TracedVerdict::Drop,
-            PacketVerdict::Accept => TracedVerdict::Accept,
-            PacketVerdict::Untouched => TracedVerdict::Untouched,
-        };
-        assert_eq!(trace.verdict, verdict, "{}: {packet:?} {trace:#?}", scenario.id);
-        assert!(!trace.steps.is_empty() || verdict == TracedVerdict::Untouched, "{trace:#?}");
-    }
-}
-
-/// Deletes all Services and adds them again, as changes.
-fn empty_and_refill(backend: &mut NftablesBackend, table: &ForwardingTable) {
-    let gone: Vec<_> = table.services().map(|(_, frontends)| (frontends, &[][..])).collect();
-    backend.change(&ForwardingTable::new(table.node.clone()), &gone).unwrap();
-    assert!(!backend.has_services().unwrap());
-    let added: Vec<_> = table.services().map(|(_, frontends)| (&[][..], frontends)).collect();
-    backend.change(table, &added).unwrap();
-    assert_eq!(backend.has_services().unwrap(), table.services().next().is_some());
-    while backend.maintain().unwrap() {}
-}
+use super::any_backend::{assert_traced, empty_and_refill};
+use super::case::scenarios;
 
 pub(crate) fn backend_loads_changes_repairs_traces_and_cleans_up(kernel: impl Kernel + Send + 'static) {
     let kernel = Arc::new(Mutex::new(kernel));
@@ -55,6 +27,7 @@ pub(crate) fn backend_loads_changes_repairs_traces_and_cleans_up(kernel: impl Ke
         let repaired = backend.reconcile(&scenario.table).unwrap();
         assert!(repaired.transactions > 0 && !repaired.is_initial, "{}: {repaired:?}", scenario.id);
         empty_and_refill(&mut backend, &scenario.table);
+        assert_eq!(backend.has_services().unwrap(), scenario.table.services().next().is_some());
         assert_traced(&mut backend, scenario);
     }
     let listed = backend.cleanup(CleanupScope::AllProxies, true).unwrap();

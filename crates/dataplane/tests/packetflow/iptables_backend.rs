@@ -6,10 +6,10 @@ use dataplane::backend::{CleanupScope, NodeBackend, Reconciled, TracedVerdict};
 use dataplane::iptables::IptablesBackend;
 use dataplane::iptables::commands::IptablesCommands;
 use dataplane::iptables::render::KernelFeatures;
-use model::forward::PacketVerdict;
-use model::{Family, ForwardingTable};
+use model::Family;
 
-use super::case::{Scenario, scenarios_of};
+use super::any_backend::{assert_traced, empty_and_refill};
+use super::case::scenarios_of;
 
 /// The verdict of a case.
 pub(crate) fn verdict(word: &str) -> TracedVerdict {
@@ -20,33 +20,6 @@ pub(crate) fn verdict(word: &str) -> TracedVerdict {
         "ACCEPT" => TracedVerdict::Accept,
         other => panic!("unknown verdict {other}"),
     }
-}
-
-/// Every packet of the case fares as the table decides.
-fn assert_traced(backend: &mut IptablesBackend, scenario: &Scenario) {
-    let packets: Vec<_> = scenario.flows.iter().map(|flow| flow.packet.clone()).collect();
-    let traces = backend.trace(&packets, &scenario.table.node.addresses).unwrap();
-    for (packet, trace) in packets.iter().zip(traces) {
-        let verdict = match scenario.table.decide(packet).verdict {
-            PacketVerdict::Send(_) => TracedVerdict::Dnat,
-            PacketVerdict::Reject => TracedVerdict::Reject,
-            PacketVerdict::Drop => TracedVerdict::Drop,
-            PacketVerdict::Accept => TracedVerdict::Accept,
-            PacketVerdict::Untouched => TracedVerdict::Untouched,
-        };
-        assert_eq!(trace.verdict, verdict, "{}: {packet:?} {trace:#?}", scenario.id);
-        assert!(!trace.steps.is_empty() || verdict == TracedVerdict::Untouched, "{trace:#?}");
-    }
-}
-
-/// Deletes all Services and adds them again, as changes.
-fn empty_and_refill(backend: &mut IptablesBackend, table: &ForwardingTable) {
-    let gone: Vec<_> = table.services().map(|(_, frontends)| (frontends, &[][..])).collect();
-    backend.change(&ForwardingTable::new(table.node.clone()), &gone).unwrap();
-    assert!(!backend.has_services().unwrap());
-    let added: Vec<_> = table.services().map(|(_, frontends)| (&[][..], frontends)).collect();
-    backend.change(table, &added).unwrap();
-    while backend.maintain().unwrap() {}
 }
 
 pub(crate) fn loads_changes_repairs_traces_and_cleans_up(commands: impl IptablesCommands + Send + 'static) {

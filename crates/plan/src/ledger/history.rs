@@ -1,6 +1,5 @@
 //! The ledger of the leading controller: 24 hours by the minute, of the 200 Services with the most traffic; all others
-//! are one row. Everything is bounded, and time is an argument. docs/reference/ledger.md
-//! has the memory of a full ledger.
+//! are one row. Everything is bounded, and time is an argument. docs/reference/ledger.md has the memory of a full ledger.
 
 mod minute_cells;
 mod packed_counts;
