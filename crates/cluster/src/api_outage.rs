@@ -2,7 +2,7 @@
 //! requests fail meanwhile.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -133,6 +133,17 @@ pub(crate) fn kind_not_served(request: &str) {
     let subject = Subject::Request(request.to_owned());
     if let Some(LogLine::Started) = change(|tracker| tracker.failed(subject)) {
         info!(request, "the API does not serve this kind; retrying (definitions are in deploy/crds)");
+    }
+}
+
+/// The API does not serve an optional kind, or not to this account. This is logged once for all kinds.
+pub(crate) fn optional_kind_not_served(kind: &str, error: &str) {
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    if !LOGGED.swap(true, Ordering::Relaxed) {
+        info!(
+            kind,
+            error, "the API does not serve this optional kind; it is asked for again from time to time"
+        );
     }
 }
 

@@ -93,6 +93,8 @@ impl LoadedObjects {
         let documents = Documents::read(input)?;
         documents.check_namespace(input)?;
         loaded.add_documents(documents);
+        // Endpoints that warm up or are drained have the shares of now.
+        plan::capacity::advance(&mut loaded.snapshot, Clock::system().timestamp().into());
         Ok(loaded)
     }
 
@@ -269,7 +271,7 @@ fn list_cluster(input: &InputArgs) -> Result<Vec<Value>> {
         };
         let mut objects = Vec::new();
         // Listing a kind without its CustomResourceDefinition returns nothing.
-        for kind in KINDS.into_iter().chain(ObjectKind::MESH) {
+        for kind in KINDS.into_iter().chain(ObjectKind::MESH).chain(ObjectKind::GATEWAY_API) {
             let listed = crate::list(&client, kind, namespace).await;
             objects.extend(listed.with_context(|| format!("the API at {address}"))?);
         }
@@ -358,7 +360,7 @@ fn parse_yaml(document: &str) -> Result<Value, String> {
 }
 
 fn fill_in_namespace(object: &mut Value, namespace: &str) {
-    let cluster_scoped = ["Node", "Namespace", "ServiceCIDR", "IPAddress"];
+    let cluster_scoped = ["Node", "Namespace", "ServiceCIDR", "IPAddress", "GatewayClass"];
     if object["kind"].as_str().is_some_and(|kind| cluster_scoped.contains(&kind)) {
         return;
     }

@@ -80,8 +80,8 @@ impl fmt::Debug for LedgerAddressSource {
 
 /// The host name with a random suffix, as in client-go.
 fn identity(random: &mut Random) -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = if host.trim().is_empty() { "zoneward" } else { host.trim() };
+    let host = crate::hostname();
+    let host = if host.is_empty() { "zoneward" } else { &host };
     format!("{host}_{:016x}", random.next_u64())
 }
 

@@ -165,6 +165,11 @@ fn unreadable(error: &KubeconfigError) -> String {
     }
 }
 
+/// The name of this machine as kube-proxy uses it, in lower case; empty if it has none.
+pub fn hostname() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_lowercase()
+}
+
 /// A client for the embedded API in this process, with all permissions.
 pub fn in_process(api: Api, clock: &Clock) -> Client {
     Client::new(

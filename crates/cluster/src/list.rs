@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
+use model::gateway_api::GatewayApiKind;
 use serde_json::Value;
 
 use super::ObjectKind;
@@ -16,7 +17,16 @@ const NOT_FOUND: u16 = 404;
 
 impl ObjectKind {
     pub fn is_namespaced(self) -> bool {
-        !matches!(self, Self::Node | Self::Namespace | Self::ServiceCidr | Self::IpAddress)
+        !matches!(
+            self,
+            Self::Node
+                | Self::Namespace
+                | Self::ServiceCidr
+                | Self::IpAddress
+                | Self::CustomResourceDefinition
+                | Self::ZoneDrain
+                | Self::GatewayApi(GatewayApiKind::Class)
+        )
     }
 }
 

@@ -5,7 +5,9 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1 as networking;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::ApiResource;
+use model::gateway_api::{self, GatewayApiKind, RouteKind};
 use model::parse::route::GROUP;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,15 +21,42 @@ pub enum ObjectKind {
     IpAddress,
     Lease,
     Secret,
+    ConfigMap,
+    CustomResourceDefinition,
     HttpRoute,
     GatewayHttpRoute,
     TcpRoute,
     Gateway,
+    LoadBalancing,
+    RouteFilter,
+    GatewayApi(GatewayApiKind),
+    ZoneDrain,
 }
 
 impl ObjectKind {
     /// Kinds of group zoneward.dev.
-    pub const MESH: [Self; 4] = [Self::HttpRoute, Self::GatewayHttpRoute, Self::TcpRoute, Self::Gateway];
+    pub const MESH: [Self; 6] = [
+        Self::HttpRoute,
+        Self::GatewayHttpRoute,
+        Self::TcpRoute,
+        Self::Gateway,
+        Self::LoadBalancing,
+        Self::RouteFilter,
+    ];
+
+    /// Kinds of group gateway.networking.k8s.io.
+    pub const GATEWAY_API: [Self; 10] = [
+        Self::GatewayApi(GatewayApiKind::Class),
+        Self::GatewayApi(GatewayApiKind::Gateway),
+        Self::GatewayApi(GatewayApiKind::ListenerSet),
+        Self::GatewayApi(GatewayApiKind::Route(RouteKind::Http)),
+        Self::GatewayApi(GatewayApiKind::Route(RouteKind::Grpc)),
+        Self::GatewayApi(GatewayApiKind::Route(RouteKind::Tls)),
+        Self::GatewayApi(GatewayApiKind::Route(RouteKind::Tcp)),
+        Self::GatewayApi(GatewayApiKind::Route(RouteKind::Udp)),
+        Self::GatewayApi(GatewayApiKind::Grant),
+        Self::GatewayApi(GatewayApiKind::TlsPolicy),
+    ];
 
     pub fn resource(self) -> ApiResource {
         match self {
@@ -40,10 +69,16 @@ impl ObjectKind {
             Self::IpAddress => of::<networking::IPAddress>("ipaddresses"),
             Self::Lease => of::<Lease>("leases"),
             Self::Secret => of::<core::Secret>("secrets"),
+            Self::ConfigMap => of::<core::ConfigMap>("configmaps"),
+            Self::CustomResourceDefinition => of::<CustomResourceDefinition>("customresourcedefinitions"),
             Self::HttpRoute => zoneward("MeshHTTPRoute", "meshhttproutes"),
             Self::GatewayHttpRoute => zoneward("MeshGatewayHTTPRoute", "meshgatewayhttproutes"),
             Self::TcpRoute => zoneward("MeshTCPRoute", "meshtcproutes"),
             Self::Gateway => zoneward("MeshGateway", "meshgateways"),
+            Self::LoadBalancing => zoneward("MeshLoadBalancing", "meshloadbalancings"),
+            Self::RouteFilter => zoneward("MeshRouteFilter", "meshroutefilters"),
+            Self::GatewayApi(kind) => gateway_api_resource(kind),
+            Self::ZoneDrain => zoneward("ZoneDrain", "zonedrains"),
         }
     }
 
@@ -59,10 +94,16 @@ impl ObjectKind {
             Self::IpAddress => "IPAddress",
             Self::Lease => "Lease",
             Self::Secret => "Secret",
+            Self::ConfigMap => "ConfigMap",
+            Self::CustomResourceDefinition => "CustomResourceDefinition",
             Self::HttpRoute => "MeshHTTPRoute",
             Self::GatewayHttpRoute => "MeshGatewayHTTPRoute",
             Self::TcpRoute => "MeshTCPRoute",
             Self::Gateway => "MeshGateway",
+            Self::LoadBalancing => "MeshLoadBalancing",
+            Self::RouteFilter => "MeshRouteFilter",
+            Self::GatewayApi(kind) => kind.as_str(),
+            Self::ZoneDrain => "ZoneDrain",
         }
     }
 }
@@ -75,6 +116,24 @@ fn zoneward(kind: &str, plural: &str) -> ApiResource {
         api_version: format!("{GROUP}/{VERSION}"),
         kind: kind.to_owned(),
         plural: plural.to_owned(),
+    }
+}
+
+fn gateway_api_resource(kind: GatewayApiKind) -> ApiResource {
+    // ReferenceGrants are stored as v1beta1, which every release serves.
+    let version = if kind == GatewayApiKind::Grant { "v1beta1" } else { "v1" };
+    let lower = kind.as_str().to_lowercase();
+    let plural = match kind {
+        GatewayApiKind::Class => format!("{lower}es"),
+        GatewayApiKind::TlsPolicy => format!("{}ies", lower.trim_end_matches('y')),
+        _ => format!("{lower}s"),
+    };
+    ApiResource {
+        group: gateway_api::GROUP.to_owned(),
+        version: version.to_owned(),
+        api_version: format!("{}/{version}", gateway_api::GROUP),
+        kind: kind.as_str().to_owned(),
+        plural,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clock::Clock;
 use model::random::Random;
-use plan::ledger::{PodZones, ReportSchedule, TrafficGaps, TrafficReport, TrafficRow};
+use plan::ledger::{PodZones, ReportSchedule, ReportedSums, TrafficGaps, TrafficReport, TrafficRow};
 use plan::work_queue::MonotonicTime;
 use tracing::{debug, info, warn};
 
@@ -57,10 +57,10 @@ impl TrafficReporter {
         let (mut sequence, mut is_failing, mut is_first) = (0, false, true);
         loop {
             let (rows, gaps) = self.source.read();
-            let bytes = rows.iter().flat_map(|row| &row.zone_pairs).map(|at| at.bytes).sum();
+            let sums = ReportedSums::new(&rows);
             let counted = self.clock.since(start);
             let mut pause = POLL;
-            if schedule.is_due(bytes, MonotonicTime(counted)) {
+            if schedule.is_due(sums, MonotonicTime(counted)) {
                 sequence += 1;
                 let report = TrafficReport {
                     reporter: self.reporter.clone(),
@@ -80,7 +80,7 @@ impl TrafficReporter {
                             info!("traffic is reported to the leading controller");
                         }
                         (is_failing, is_first) = (false, false);
-                        schedule.sent(bytes, MonotonicTime(counted));
+                        schedule.sent(sums, MonotonicTime(counted));
                         reply.pod_zones.into_iter().for_each(|zones| self.source.set_pod_zones(zones));
                     }
                     Err(error) => {

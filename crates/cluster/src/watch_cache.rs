@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::gateway_api::{CertificateKind, CertificateSource, GatewayApiKind, GatewayApiObject};
 use model::{Interner, Name, Notice, Object, ObjectKey, ServiceKey, Snapshot, parse};
 
 use super::{InformerEvent, ObjectKind, WatchedObject};
@@ -42,6 +43,11 @@ pub struct WatchCache {
 impl WatchCache {
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
+    }
+
+    /// For values that follow from objects and the time.
+    pub fn snapshot_mut(&mut self) -> &mut Snapshot {
+        &mut self.snapshot
     }
 
     /// Whether these kinds have synced: before that, absence of an object means nothing.
@@ -94,7 +100,7 @@ impl WatchCache {
     }
 
     fn parse(&mut self, kind: ObjectKind, key: ObjectKey, watched: WatchedObject) -> ObjectChange {
-        if matches!(kind, ObjectKind::Lease | ObjectKind::Secret) {
+        if is_kept_by_readers(kind) {
             return ObjectChange::Other(kind, Box::new(watched));
         }
         let resource = kind.resource();
@@ -132,7 +138,35 @@ impl WatchCache {
             ObjectKind::GatewayHttpRoute => snapshot.gateway_http_route_keys().cloned().collect(),
             ObjectKind::TcpRoute => snapshot.tcp_route_keys().cloned().collect(),
             ObjectKind::Gateway => snapshot.gateways().map(|gateway| gateway.key.clone()).collect(),
-            ObjectKind::Lease | ObjectKind::Secret => Vec::new(),
+            ObjectKind::RouteFilter => snapshot.route_filters().map(|filter| filter.key.clone()).collect(),
+            ObjectKind::LoadBalancing => {
+                snapshot.all_load_balancing_policies().map(|policy| policy.identity.key.clone()).collect()
+            }
+            ObjectKind::GatewayApi(kind) => self.gateway_api_keys(kind),
+            ObjectKind::Lease
+            | ObjectKind::Secret
+            | ObjectKind::ConfigMap
+            | ObjectKind::CustomResourceDefinition
+            | ObjectKind::ZoneDrain => Vec::new(),
+        }
+    }
+
+    fn gateway_api_keys(&self, kind: GatewayApiKind) -> Vec<ObjectKey> {
+        let snapshot = &self.snapshot;
+        match kind {
+            GatewayApiKind::Class => snapshot.gateway_classes().map(|o| o.identity.key.clone()).collect(),
+            GatewayApiKind::Gateway => snapshot.standard_gateways().map(|o| o.identity.key.clone()).collect(),
+            GatewayApiKind::ListenerSet => snapshot.listener_sets().map(|o| o.identity.key.clone()).collect(),
+            GatewayApiKind::Route(kind) => {
+                let own = snapshot.standard_routes().filter(|route| route.kind == kind);
+                own.map(|route| route.identity.key.clone()).collect()
+            }
+            GatewayApiKind::Grant => {
+                snapshot.all_reference_grants().map(|o| o.identity.key.clone()).collect()
+            }
+            GatewayApiKind::TlsPolicy => {
+                snapshot.all_backend_tls_policies().map(|o| o.identity.key.clone()).collect()
+            }
         }
     }
 
@@ -154,7 +188,36 @@ impl WatchCache {
             ObjectKind::GatewayHttpRoute => snapshot.remove_gateway_http_route(key),
             ObjectKind::TcpRoute => snapshot.remove_tcp_route(key),
             ObjectKind::Gateway => snapshot.remove_gateway(key),
-            ObjectKind::Lease | ObjectKind::Secret => {}
+            ObjectKind::RouteFilter => snapshot.remove_route_filter(key),
+            ObjectKind::LoadBalancing => snapshot.remove_load_balancing_policy(key),
+            ObjectKind::GatewayApi(kind) => match kind {
+                GatewayApiKind::Class => snapshot.remove_gateway_class(&key.name),
+                GatewayApiKind::Gateway => snapshot.remove_standard_gateway(key),
+                GatewayApiKind::ListenerSet => snapshot.remove_listener_set(key),
+                GatewayApiKind::Route(kind) => snapshot.remove_standard_route(kind, key),
+                GatewayApiKind::Grant => snapshot.remove_reference_grant(key),
+                GatewayApiKind::TlsPolicy => snapshot.remove_backend_tls_policy(key),
+            },
+            ObjectKind::Lease
+            | ObjectKind::Secret
+            | ObjectKind::ConfigMap
+            | ObjectKind::CustomResourceDefinition
+            | ObjectKind::ZoneDrain => {}
+        }
+    }
+
+    /// Sets what is known of a Secret or ConfigMap, which readers watch one by one; `None` if it is not watched any more.
+    pub fn put_certificate(
+        &mut self,
+        kind: CertificateKind,
+        key: &ObjectKey,
+        source: Option<CertificateSource>,
+    ) {
+        match source {
+            Some(source) => {
+                self.snapshot.apply(Object::GatewayApi(GatewayApiObject::Certificate(source).into()));
+            }
+            None => self.snapshot.remove_certificate_source(kind, key),
         }
     }
 
@@ -166,6 +229,18 @@ impl WatchCache {
             self.swept = self.interner.name_count();
         }
     }
+}
+
+/// Kinds whose objects the snapshot does not hold.
+fn is_kept_by_readers(kind: ObjectKind) -> bool {
+    matches!(
+        kind,
+        ObjectKind::Secret
+            | ObjectKind::ConfigMap
+            | ObjectKind::Lease
+            | ObjectKind::CustomResourceDefinition
+            | ObjectKind::ZoneDrain
+    )
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@ use super::{ObjectKind, api_outage};
 const QUEUE: usize = 256;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// How often an optional kind that the API does not serve is asked for.
+const ABSENT_RETRY: Duration = Duration::from_secs(30);
 
 /// A kind to watch, with selectors.
 #[derive(Clone, Debug)]
@@ -35,6 +37,8 @@ pub struct WatchSpec {
     config: watcher::Config,
     namespace: Option<String>,
     metadata_only: bool,
+    /// Whether the API may lack the kind: it then has no objects, until it appears.
+    optional: bool,
 }
 
 impl WatchSpec {
@@ -51,6 +55,14 @@ impl WatchSpec {
             config: watcher::Config::default().streaming_lists(),
             namespace: None,
             metadata_only: false,
+            // Definitions of an earlier version may lack the newer of our own kinds.
+            optional: matches!(
+                kind,
+                ObjectKind::GatewayApi(_)
+                    | ObjectKind::CustomResourceDefinition
+                    | ObjectKind::LoadBalancing
+                    | ObjectKind::RouteFilter
+            ),
         }
     }
 
@@ -63,6 +75,12 @@ impl WatchSpec {
     /// Sets a field selector, as `metadata.name=node-a`.
     pub fn fields(mut self, selector: &str) -> Self {
         self.config.field_selector = Some(selector.to_owned());
+        self
+    }
+
+    /// If the API does not serve the kind to this account, it counts as empty.
+    pub fn optional(mut self) -> Self {
+        self.optional = true;
         self
     }
 
@@ -268,6 +286,8 @@ async fn watch_as<K>(
 {
     let mut backoff = FIRST_BACKOFF;
     let request = spec.request();
+    // Of an optional kind: whether it has been listed, and whether it counts as empty.
+    let (mut has_listed, mut is_absent) = (false, false);
     loop {
         let mut stream = std::pin::pin!(watcher(api::<K>(&client, &spec), spec.config.clone()));
         let mut listed = false;
@@ -277,7 +297,24 @@ async fn watch_as<K>(
                     backoff = FIRST_BACKOFF;
                     api_outage::request_succeeded(&request);
                     listed |= matches!(event, watcher::Event::InitDone);
+                    has_listed |= listed;
+                    if listed && std::mem::take(&mut is_absent) {
+                        tracing::info!(kind = spec.kind.as_str(), "the API serves this kind now");
+                    }
                     translate(spec.kind, event)
+                }
+                // One that was served before answers like this while an API server starts.
+                Err(error) if spec.optional && !has_listed && is_not_served(&error) => {
+                    if !std::mem::replace(&mut is_absent, true) {
+                        api_outage::optional_kind_not_served(spec.kind.as_str(), &watch_cause(&error));
+                        for event in [InformerEvent::ListStarted, InformerEvent::ListCompleted] {
+                            if sender.send(event(spec.kind)).await.is_err() {
+                                return;
+                            }
+                        }
+                    }
+                    tokio::time::sleep(jittered(ABSENT_RETRY, &mut random)).await;
+                    continue;
                 }
                 Err(error) => {
                     let falls_back = !listed && rejects_streaming_lists(&error);
@@ -335,6 +372,16 @@ fn rejects_streaming_lists(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::WatchStartFailed(kube::Error::Api(status)) => matches!(status.code, 400 | 422),
         watcher::Error::WatchError(_) => true,
+        _ => false,
+    }
+}
+
+/// Whether the API has no such kind, or does not let this account read it.
+fn is_not_served(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status)) => matches!(status.code, 403 | 404),
         _ => false,
     }
 }

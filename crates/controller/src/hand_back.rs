@@ -13,8 +13,14 @@ use cluster::write::{MERGE_PATCH, STRATEGIC_MERGE, send};
 
 /// Our annotations on slices. kube-controller-manager rewrites hints and trigger times itself, except on slices of `expose`,
 /// whose hints are removed here.
-const ANNOTATIONS: [&str; 4] =
-    [annotation::MECHANISM, annotation::MECHANISM_SOURCE, annotation::DEMAND, annotation::REGIONS];
+const ANNOTATIONS: [&str; 6] = [
+    annotation::MECHANISM,
+    annotation::MECHANISM_SOURCE,
+    annotation::DEMAND,
+    annotation::KEEP,
+    annotation::PROVED,
+    annotation::REGIONS,
+];
 /// Most retries after a conflict.
 const ATTEMPTS: usize = 5;
 const NOT_FOUND: u16 = 404;

@@ -14,6 +14,7 @@
 
 pub mod addresses;
 pub mod conditions;
+mod demand_loop;
 pub mod hand_back;
 mod last_sync;
 pub mod metrics;
@@ -25,6 +26,7 @@ pub mod slice_reconciler;
 pub mod slice_writes;
 pub mod status_board;
 pub mod traffic_ledger;
+mod zone_drains;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -48,6 +50,7 @@ use slice_writes::{SliceWrites, WriteFailure, WriteResult};
 use status_board::StatusRequest;
 pub use status_board::{LedgerView, StatusBoard, StatusQuery, StatusUnavailable, WhatIfQuestion};
 use traffic_ledger::SharedLedger;
+use zone_drains::DrainStatusWriter;
 
 /// Most watch events applied between two plans.
 const EVENT_BATCH: usize = 1_024;
@@ -134,6 +137,7 @@ pub async fn run(
         if let Some(slice) = running.reconciler.competing_slice() {
             return ControllerExit::CompetingController(slice.clone());
         }
+        running.decide_drains();
         running.start_writes();
         let (leads, due) = (running.leads, running.wake_at());
         tokio::select! {
@@ -153,6 +157,7 @@ pub async fn run(
                 running.reconciler.evaluate_more(&running.traffic, now);
                 running.reconciler.compare_with_plan(&running.traffic, now);
                 running.reconciler.publish_signals(&running.traffic, now);
+                running.decide_demand(now);
                 config.ledger.iter().for_each(|ledger| ledger.read_nodes(running.reconciler.snapshot()));
             }
             () = tokio::time::sleep_until(due.into()) => {}
@@ -167,7 +172,9 @@ fn watch_specs(config: &ControllerConfig) -> Vec<WatchSpec> {
         [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Pod, ObjectKind::Node, ObjectKind::Namespace];
     let node_proxies = format!("{}={}", annotation::COMPONENT, annotation::NODE_PROXY);
     let leases = WatchSpec::all(ObjectKind::Lease).namespace(&config.lease_namespace).labels(&node_proxies);
-    kinds.into_iter().map(WatchSpec::all).chain([leases]).collect()
+    // Clusters that are upgraded may not serve the kind yet.
+    let drains = WatchSpec::all(ObjectKind::ZoneDrain).optional();
+    kinds.into_iter().map(WatchSpec::all).chain([leases, drains]).collect()
 }
 
 struct ControllerLoop {
@@ -188,6 +195,8 @@ struct ControllerLoop {
     clock: Clock,
     requests: mpsc::Receiver<StatusRequest>,
     traffic: LedgerView,
+    /// While leading.
+    drain_statuses: Option<DrainStatusWriter>,
 }
 
 impl ControllerLoop {
@@ -196,6 +205,7 @@ impl ControllerLoop {
         Self {
             reconciler: SliceReconciler::new(config.settings.clone(), metrics),
             watches: Informer::start(&client, config.random.clone(), watch_specs(config)),
+            drain_statuses: None,
             client,
             writers: JoinSet::new(),
             services: HashMap::new(),
@@ -217,8 +227,24 @@ impl ControllerLoop {
         request.answer(&mut self.reconciler, &self.traffic, self.leads, now);
     }
 
+    fn decide_demand(&mut self, now: MonotonicTime) {
+        let notices = self.reconciler.decide_demand(&self.traffic, now, self.clock.timestamp().into());
+        if !notices.is_empty() {
+            self.record(&notices);
+        }
+    }
+
+    fn decide_drains(&mut self) {
+        let (now, time) = (self.now(), self.clock.timestamp().into());
+        let statuses = self.reconciler.decide_drains(&self.traffic, now, time);
+        if let Some(writer) = &self.drain_statuses {
+            writer.write(statuses);
+        }
+    }
+
     fn lead(&mut self) {
         self.leads = true;
+        self.drain_statuses = Some(DrainStatusWriter::start(self.client.clone()));
         self.reconciler.lead(self.now());
         self.write_events();
     }
@@ -226,6 +252,7 @@ impl ControllerLoop {
     /// Cancels writes in flight. The API may still apply them; the leader repairs that.
     fn stand_by(&mut self) {
         self.leads = false;
+        self.drain_statuses = None;
         self.writers = JoinSet::new();
         self.services.clear();
         self.writing_events = false;

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::AtomicU64;
 
+use model::{Name, ServiceKey};
 use plan::hints::{Mechanism, SAFEGUARDS};
 use plan::status::{ConvergenceFigures, StatusSignals};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -13,7 +14,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use super::last_sync::ServiceCounts;
-use super::signal_metrics::SignalMetrics;
+use super::signal_metrics::{SignalMetrics, WantedEndpoints};
 use super::slice_writes::WrittenSlices;
 use cluster::admin_server::UnsuffixedCounter;
 
@@ -101,6 +102,7 @@ pub struct ControllerMetrics {
     queue_depth: Gauge,
     convergence: Family<ConvergenceLabels, Gauge<f64, AtomicU64>>,
     signals: SignalMetrics,
+    wanted: WantedEndpoints,
 }
 
 impl Default for ControllerMetrics {
@@ -124,6 +126,7 @@ impl Default for ControllerMetrics {
             queue_depth: Gauge::default(),
             convergence: Family::default(),
             signals: SignalMetrics::default(),
+            wanted: WantedEndpoints::default(),
         };
         metrics.prepare();
         metrics
@@ -245,6 +248,7 @@ impl ControllerMetrics {
             self.convergence.clone(),
         );
         registry.register_collector(Box::new(self.signals.clone()));
+        registry.register_collector(Box::new(self.wanted.clone()));
     }
 
     /// Replaces the contribution of a Service to the gauges.
@@ -319,6 +323,11 @@ impl ControllerMetrics {
     }
 
     /// Replaces the figures of the status report.
+    /// By Service and zone; empty while another controller leads.
+    pub fn set_wanted_endpoints(&self, wanted: Vec<(ServiceKey, Name, u64)>) {
+        self.wanted.set(wanted);
+    }
+
     pub fn set_signals(&self, signals: StatusSignals) {
         self.signals.set(signals);
     }

@@ -80,6 +80,11 @@ impl NodeLeases {
         self.reports.clear();
     }
 
+    /// The nodes with a node proxy.
+    pub fn nodes(&self) -> impl Iterator<Item = &Name> {
+        self.reports.keys()
+    }
+
     /// Times from changes to the kernels of all nodes.
     pub fn kernel_delays(&self) -> DurationCounts {
         let mut all = DurationCounts::default();

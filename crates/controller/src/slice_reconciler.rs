@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use model::{Name, Notice, Object, ObjectKey, ObjectRef, Service, ServiceKey, Slice, Snapshot, annotation};
+use plan::drain::ZoneDrains;
 use plan::hints::conditions::NODES_BEHIND_INTERVAL;
-use plan::hints::{self, ClusterTopology, HintOutcome, NodeAcks};
+use plan::hints::{self, ClusterTopology, HintOutcome, Mechanism, NodeAcks};
 use plan::planner::Planner;
 use plan::slices::{self, SliceMode, SlicePlan};
 use plan::status::ConvergenceFigures;
@@ -22,6 +23,7 @@ use serde_json::Value;
 use tracing::{debug, info, warn};
 
 use super::conditions::{self, AckState};
+use super::demand_loop::DemandLoop;
 use super::last_sync::{LastSync, LastSyncs, ServiceCounts};
 use super::metrics::{ControllerMetrics, SyncCounts};
 use super::node_leases::{GRACE, NodeLeaseChange, NodeLeases};
@@ -29,6 +31,7 @@ use super::observations::Observations;
 use super::plan_counts::{count_changes, counts, highest_revision};
 use super::slice_writes::{SliceWrites, StoredSlice, WriteFailure, WriteResult, find, with_stored};
 use super::status_board::Evaluations;
+use super::zone_drains::WatchedDrains;
 use cluster::events;
 use cluster::{InformerEvent, ObjectChange, ObjectKind, WatchCache, api_outage};
 
@@ -72,6 +75,8 @@ pub struct SliceReconciler {
     pub(crate) metrics: ControllerMetrics,
     pub(crate) evaluations: Evaluations,
     pub(crate) observations: Observations,
+    pub(crate) demands: DemandLoop,
+    pub(crate) drains: WatchedDrains,
     /// Times from changes of Pods to the written slices.
     pub(crate) slice_delays: DurationCounts,
 }
@@ -120,8 +125,37 @@ impl SliceReconciler {
             competing_slice: None,
             evaluations: Evaluations::default(),
             observations: Observations::default(),
+            demands: DemandLoop::default(),
+            drains: WatchedDrains::default(),
             slice_delays: DurationCounts::default(),
         }
+    }
+
+    /// What all Services share.
+    pub(crate) fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    /// The drains in force; the slices of all Services get their annotation.
+    pub(crate) fn set_drains(&mut self, drains: Option<ZoneDrains>, now: MonotonicTime) {
+        let is_any = drains.as_ref().is_some_and(|drains| !drains.zones().is_empty());
+        self.planner.drains = drains;
+        if is_any {
+            return self.plan_all(now);
+        }
+        let drained = self.cache.snapshot().slices_with_shares();
+        let drained = drained.filter(|slice| slice.content.annotation(annotation::DRAIN).is_some());
+        for key in drained.filter_map(Slice::service).collect::<BTreeSet<_>>() {
+            self.enqueue(&key, now);
+        }
+    }
+
+    /// The mechanism of a Service's last sync.
+    pub(crate) fn mechanism(&self, key: &ServiceKey) -> Mechanism {
+        let last = self.last_syncs.get(key);
+        let memory =
+            last.and_then(|last| last.hint_memories.iter().map(|(_, memory)| memory.mechanism()).next());
+        memory.unwrap_or_default()
     }
 
     /// Whether all kinds have synced.
@@ -183,6 +217,8 @@ impl SliceReconciler {
                 }
                 Err(error) => debug!(lease = lease.name(), %error, "failed to parse a Lease"),
             },
+            ObjectChange::Other(ObjectKind::ZoneDrain, drain) => self.drains.applied(&drain),
+            ObjectChange::Listed(ObjectKind::ZoneDrain, keys) => self.drains.listed(&keys),
             other => self.cache.apply(other),
         }
     }
@@ -291,14 +327,23 @@ impl SliceReconciler {
                 self.lease_changed(change, now);
                 Affected::Nothing
             }
+            ObjectKind::ZoneDrain => {
+                self.drains.deleted(&key.name);
+                Affected::Nothing
+            }
             ObjectKind::Pod
             | ObjectKind::ServiceCidr
             | ObjectKind::IpAddress
             | ObjectKind::Secret
+            | ObjectKind::ConfigMap
+            | ObjectKind::CustomResourceDefinition
+            | ObjectKind::GatewayApi(_)
             | ObjectKind::HttpRoute
             | ObjectKind::GatewayHttpRoute
             | ObjectKind::TcpRoute
-            | ObjectKind::Gateway => Affected::Nothing,
+            | ObjectKind::Gateway
+            | ObjectKind::LoadBalancing
+            | ObjectKind::RouteFilter => Affected::Nothing,
         };
         self.cache.apply(change);
         self.enqueue_affected(affected, now);
@@ -426,7 +471,11 @@ impl SliceReconciler {
         let Some(service) = snapshot.service(key) else { return self.begin_orphans(key) };
         let unknown = LastSync::default();
         let last = self.last_syncs.get(key).unwrap_or(&unknown);
-        let memory = |family| last.memory(family, stored);
+        let measured = self.demands.measured(key);
+        let memory = |family| match &measured {
+            Some(measured) => last.memory(family, stored).with_measured(measured.clone()),
+            None => last.memory(family, stored),
+        };
         let (plan, outcomes) = self.planner.plan(snapshot, service, stored, &last.trigger, memory);
         let revision = highest_revision(stored);
         let since = if last.revision.0 == revision { last.revision } else { (revision, now) };

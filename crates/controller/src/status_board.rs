@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use model::{Name, Node, Service, ServiceKey, Slice, Snapshot};
-use plan::ledger::{TrafficMinute, TrafficOwner, TrafficSums, ZonePairTraffic};
+use plan::ledger::{LedgerDemand, TrafficMinute, TrafficOwner, TrafficSums, ZonePairTraffic};
 use plan::status::{
     self, ServiceEvaluation, ServiceView, StatusInput, StatusReport, StatusSignals, WhatIfView,
 };
@@ -46,6 +46,7 @@ const DEMAND_PARTS: f64 = 32.0;
 
 type TrafficOf = Arc<dyn Fn(Duration) -> Option<TrafficSums> + Send + Sync>;
 type HistoryOf = Arc<dyn Fn(Option<&TrafficOwner>) -> Vec<TrafficMinute> + Send + Sync>;
+type DemandOf = Arc<dyn Fn() -> Option<LedgerDemand> + Send + Sync>;
 type PriceOf = Arc<dyn Fn(&str, &str) -> Option<f64> + Send + Sync>;
 
 /// Where measured traffic and prices come from; by default nothing is measured.
@@ -54,6 +55,7 @@ pub struct LedgerView {
     sums: Option<TrafficOf>,
     price: Option<PriceOf>,
     history: Option<HistoryOf>,
+    demand: Option<DemandOf>,
 }
 
 impl LedgerView {
@@ -62,7 +64,7 @@ impl LedgerView {
         sums: impl Fn(Duration) -> Option<TrafficSums> + Send + Sync + 'static,
         price: impl Fn(&str, &str) -> Option<f64> + Send + Sync + 'static,
     ) -> Self {
-        Self { sums: Some(Arc::new(sums)), price: Some(Arc::new(price)), history: None }
+        Self { sums: Some(Arc::new(sums)), price: Some(Arc::new(price)), history: None, demand: None }
     }
 
     /// With the minutes of one row of the ledger, or of all.
@@ -71,6 +73,15 @@ impl LedgerView {
         history: impl Fn(Option<&TrafficOwner>) -> Vec<TrafficMinute> + Send + Sync + 'static,
     ) -> Self {
         Self { history: Some(Arc::new(history)), ..self }
+    }
+
+    /// With the rates of the last reports; `None` while another controller leads.
+    pub fn with_demand(self, demand: impl Fn() -> Option<LedgerDemand> + Send + Sync + 'static) -> Self {
+        Self { demand: Some(Arc::new(demand)), ..self }
+    }
+
+    pub(crate) fn demand(&self) -> Option<LedgerDemand> {
+        self.demand.as_ref().and_then(|demand| demand())
     }
 
     fn history(&self, owner: Option<&TrafficOwner>) -> Vec<TrafficMinute> {
@@ -373,7 +384,9 @@ impl SliceReconciler {
             let service = snapshot.service(&key)?;
             let evaluation = self.evaluations.get(&key);
             let traffic = rows.get(&key).copied();
-            Some(status::detail(service, snapshot.slices(&key), snapshot.nodes(), evaluation, traffic))
+            let detail =
+                status::detail(service, snapshot.slices(&key), snapshot.nodes(), evaluation, traffic);
+            Some(status::ServiceDetail { spill_demand: self.demands.status(&key), ..detail })
         });
         report
     }

@@ -173,11 +173,12 @@ impl SharedLedger {
 
     /// Measured traffic and prices for the status report.
     pub fn view(&self) -> LedgerView {
-        let (sums, prices, history) = (self.clone(), self.clone(), self.clone());
+        let (sums, prices, history, demand) = (self.clone(), self.clone(), self.clone(), self.clone());
         LedgerView::new(
             move |window| sums.with(|state, now| state.sums(window, now)),
             move |from, to| prices.with(|state, _| state.prices.usd(from, to, GB)),
         )
+        .with_demand(move || demand.with(|state, now| Some(state.ledger.as_ref()?.demand(now))))
         .with_history(move |owner| {
             history.with(|state, _| {
                 state.ledger.as_ref().map(|ledger| ledger.history(owner)).unwrap_or_default()

@@ -205,8 +205,8 @@ fn endpoints(loads: &[EndpointLoad]) -> String {
         hidden => format!("<p class=\"faint\">{} with less load not shown.</p>\n", count(hidden, "endpoint")),
     };
     format!(
-        "{head}<p class=\"faint\">By the plan, for the measured demand. The tick is the fair share: the same for every \
-         endpoint.</p>\n{}{hidden}",
+        "{head}<p class=\"faint\">By the plan, for the measured demand. The tick is the fair share, in proportion to \
+         capacity.</p>\n{}{hidden}",
         table(&columns, None, &rows)
     )
 }

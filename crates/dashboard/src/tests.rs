@@ -129,6 +129,7 @@ fn view() -> ServiceView {
                 planned: 0.1,
                 measured: Some(0.12),
             }],
+            spill_demand: None,
         },
         endpoints: (1..=50_u8).map(load).collect(),
         history: (0..60).map(minute).collect(),

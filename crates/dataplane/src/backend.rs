@@ -49,12 +49,6 @@ pub trait NodeBackend {
     /// Deletes everything that node proxies left in this kernel interface; with `dry_run` only lists it.
     fn cleanup(&mut self, scope: CleanupScope, dry_run: bool) -> Result<Vec<CleanupItem>, BackendError>;
 
-    /// Removes what the node proxy left in this kernel interface, now that another one has its rules. Returns `None` while
-    /// open connections need some of it.
-    fn retire(&mut self) -> Result<Option<Vec<CleanupItem>>, BackendError> {
-        self.cleanup(CleanupScope::NodeProxy, false).map(Some)
-    }
-
     /// Named counters of the kernel; none where a backend has none.
     fn packet_counts(&mut self) -> Vec<PacketCount> {
         Vec::new()
@@ -63,6 +57,19 @@ pub trait NodeBackend {
     /// The rules of each table; none where a backend has no rules per Service.
     fn rule_counts(&self) -> Vec<RuleCount> {
         Vec::new()
+    }
+}
+
+/// What the node proxy left in the kernel when it ran in another mode.
+pub trait PreviousMode {
+    /// Removes it, now that the rules of the new mode are in force. Returns `None` while open connections need some of it.
+    fn retire(&mut self) -> Result<Option<Vec<CleanupItem>>, BackendError>;
+}
+
+/// Connections do not need the rules that they were opened by.
+impl<B: NodeBackend> PreviousMode for B {
+    fn retire(&mut self) -> Result<Option<Vec<CleanupItem>>, BackendError> {
+        self.cleanup(CleanupScope::NodeProxy, false).map(Some)
     }
 }
 

@@ -8,13 +8,17 @@
 //!
 //! IPVS chooses the endpoint of a virtual server, by one of the kernel's schedulers. Everything else is the nftables
 //! backend's: which clients are masqueraded or refused, and whole frontends for which IPVS has no verdict, such as
-//! those with two lists of endpoints. Its rules accept what IPVS forwards, and so record which virtual servers are ours.
+//! those with two lists of endpoints.
 
 pub mod abi;
+mod apply;
 mod backend;
 mod diff;
 pub mod fake;
+pub(crate) mod guard;
+mod interface;
 mod kernel;
+mod leftovers;
 pub mod message;
 mod ownership;
 mod render;
@@ -24,7 +28,11 @@ mod text;
 mod trace;
 
 pub use backend::{BackendTime, IpvsBackend, IpvsSettings};
-pub use kernel::{IpvsDump, IpvsKernel, IpvsSocket, IpvsUnavailable, probe, server_counts, set_timeouts};
+pub use interface::{DUMMY_ALIAS, DUMMY_INTERFACE};
+pub use kernel::{
+    IpvsDump, IpvsKernel, IpvsSocket, IpvsUnavailable, foreign_servers, probe, server_counts, set_timeouts,
+};
+pub use leftovers::IpvsLeftovers;
 pub use message::{IpvsChange, IpvsTimeouts, RealServer, VirtualServer, VirtualServerKey};
 pub use render::nft_table;
 pub use route::LocalRoute;

@@ -15,8 +15,10 @@ mod installed;
 use std::net::{IpAddr, SocketAddr};
 
 use model::ForwardingTable;
+use model::forward::ForwardingMode;
 
 use crate::backend::{BackendError, NodeBackend, PacketTrace, TracedVerdict};
+use crate::ipvs::IpvsScheduler;
 
 pub use compare::{ChangeCause, FlowChange};
 pub use flow::{FlowOrigin, FlowTarget, HealthCheckPort, MigrationFlow, flows};
@@ -70,23 +72,33 @@ pub struct MigrationReport {
     pub unevaluated: Vec<String>,
 }
 
-/// Compares the rules that are installed with ours, which `backend` holds. `addresses` are the node's own.
+/// Compares the rules that are installed with ours, which `backend` holds. `addresses` are the node's own, `scheduler` is
+/// that of mode ipvs.
 pub fn check(
     table: &ForwardingTable,
     flows: &[MigrationFlow],
     installed: &InstalledRules,
     backend: &mut dyn NodeBackend,
     addresses: &[IpAddr],
+    scheduler: IpvsScheduler,
 ) -> Result<MigrationReport, BackendError> {
     let packets: Vec<_> = flows.iter().map(|flow| flow.packet.clone()).collect();
     let ours = backend.trace(&packets, addresses)?;
-    let remaining = installed.without_kube_proxy();
+    let mut remaining = installed.without_kube_proxy();
+    let is_iptables = table.node.mode == ForwardingMode::Iptables;
+    if is_iptables {
+        // Our chains stand among the rules of other programs, in the place of kube-proxy's.
+        remaining = remaining.with_chains_of(table)?;
+    }
     let (node_before, node_after) = (installed.node(addresses), remaining.node(addresses));
     let mut report = MigrationReport { flows: flows.len(), ..MigrationReport::default() };
     for (flow, ours) in flows.iter().zip(ours) {
         let ours = FlowOutcome::from(ours);
         let outcomes = installed.before(flow, &node_before).and_then(|before| {
-            let after = remaining.after(flow, &ours, &node_after)?;
+            let after = match is_iptables {
+                true => remaining.before(flow, &node_after)?,
+                false => remaining.after(flow, &ours, &node_after)?,
+            };
             Ok((before, after))
         });
         match outcomes {
@@ -102,7 +114,8 @@ pub fn check(
             Err(error) => report.unevaluated.push(error),
         }
     }
-    report.changes.extend(installed.other_changes(flows));
+    let scheduler = (table.node.mode == ForwardingMode::Ipvs).then_some(scheduler);
+    report.changes.extend(installed.other_changes(flows, scheduler, &remaining));
     report.changes = compare::merged(report.changes);
     report.unused = compare::merged(report.unused);
     Ok(report)

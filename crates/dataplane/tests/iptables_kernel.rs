@@ -17,6 +17,8 @@ mod connect;
 #[path = "packetflow/iptables_backend.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod iptables_backend;
+#[path = "packetflow/iptables_programs.rs"]
+mod iptables_programs;
 #[path = "packetflow/iptables_traffic.rs"]
 mod iptables_traffic;
 #[path = "kernel/namespace.rs"]
@@ -48,6 +50,8 @@ const TESTS: &[runner::Test] = &[
     ("packets_sent_for_real_fare_as_the_cases_say_with_legacy", || {
         iptables_traffic::packets_sent_for_real_fare_as_the_cases_say(Legacy);
     }),
+    ("the_flavour_is_that_of_the_kubelet", iptables_programs::the_flavour_is_that_of_the_kubelet),
+    ("a_held_lock_is_waited_for", iptables_programs::a_held_lock_is_waited_for),
 ];
 
 fn main() -> ExitCode {

@@ -22,15 +22,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dataplane::backend::{CleanupScope, NodeBackend, PacketTrace, TracedVerdict};
+use dataplane::backend::{CleanupScope, NodeBackend, PacketTrace, PreviousMode, TracedVerdict};
 use dataplane::ipvs::fake::FakeIpvs;
 use dataplane::ipvs::{
-    IpvsBackend, IpvsChange, IpvsListing, IpvsScheduler, IpvsSettings, IpvsUnavailable, RealServer,
-    VirtualServer, probe, server_counts,
+    IpvsBackend, IpvsChange, IpvsLeftovers, IpvsListing, IpvsScheduler, IpvsSettings, IpvsUnavailable,
+    RealServer, VirtualServer, probe, server_counts,
 };
 use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
-use model::forward::{FirstPacket, PacketVerdict};
+use dataplane::nftables::trace::{NodeAddresses, TracedPacket, evaluate};
+use model::forward::{FirstPacket, ForwardingMode, PacketVerdict};
 use model::{ForwardingTable, Protocol};
 use plan::forward::table;
 use proptest::prelude::*;
@@ -65,6 +66,28 @@ impl Machine {
 
     fn backend(&self) -> IpvsBackend {
         self.backend_with(IpvsSettings::default())
+    }
+
+    fn leftovers(&self) -> IpvsLeftovers {
+        let seconds = self.seconds.clone();
+        let time = Box::new(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
+        IpvsLeftovers::new(Box::new(self.nft.clone()), Box::new(self.ipvs.clone()), time)
+    }
+
+    /// The ranges that are local.
+    fn ranges(&self) -> Vec<String> {
+        self.ipvs.lock().unwrap().routes().iter().map(|route| route.range.to_string()).collect()
+    }
+
+    /// Whether a packet that no Service takes is rejected.
+    fn guard_rejects(&self, packet: &FirstPacket, table: &ForwardingTable) -> bool {
+        let mut rules = self.nft.lock().unwrap().ruleset().clone();
+        rules.tables.retain(|id, _| id.name == "zoneward-ipvs");
+        let traced = TracedPacket::new(6, packet.src, packet.dst);
+        // Addresses of Services are local.
+        let addresses = table.node.addresses.iter().copied().chain([packet.dst.ip()]).collect();
+        let verdict = evaluate(&rules, &traced, &NodeAddresses { addresses }).unwrap().verdict;
+        verdict == TracedVerdict::Reject
     }
 
     fn listing(&self) -> BTreeMap<String, String> {
@@ -156,7 +179,7 @@ proptest! {
         packets in proptest::collection::vec(world::packet(), 20),
     ) {
         let mut world = world;
-        world.settings.is_ipvs = true;
+        world.settings.mode = ForwardingMode::Ipvs;
         let (table, _) = table(&world.snapshot(), &world.config());
         let machine = Machine::of(&table);
         let mut backend = machine.backend();
@@ -174,7 +197,7 @@ proptest! {
     ) {
         let mut after = after;
         after.settings = before.settings.clone();
-        after.settings.is_ipvs = true;
+        after.settings.mode = ForwardingMode::Ipvs;
         after.zone = before.zone;
         let (mut old, _) = table(&before.snapshot(), &after.config());
         let (new, _) = table(&after.snapshot(), &after.config());
@@ -220,9 +243,8 @@ fn listings_show_what_changes() {
     let two = TestService { pods: 2, ports: false, ..TestService::default() }.table();
     let machine = Machine::of(&two);
     machine.backend().load(&two).unwrap();
-    let rules = machine.nft.lock().unwrap().ruleset().clone();
     let settings = IpvsSettings::default();
-    let held = IpvsListing::read(&mut machine.ipvs.clone(), &rules).unwrap();
+    let held = IpvsListing::read(&mut machine.ipvs.clone()).unwrap();
     assert_eq!(held.changes(&IpvsListing::of(&two, &settings)), []);
     let three = TestService { pods: 3, ports: false, ..TestService::default() }.table();
     let lines = held.changes(&IpvsListing::of(&three, &settings));
@@ -247,7 +269,7 @@ fn settings_reach_the_virtual_servers() {
         IpvsChange::NewServer(_, server) => Some(server.flags),
         _ => None,
     });
-    assert_eq!(flags, Some(0x10), "mh-port and not mh-fallback");
+    assert_eq!(flags, Some(0x30), "ours, with mh-port and not mh-fallback");
 }
 
 #[test]
@@ -346,11 +368,8 @@ fn connections_of_a_deleted_service_may_end_while_new_ones_are_refused() {
     backend.change(&empty, &[(table.frontends(&service::web()), &[])]).unwrap();
     let listing = machine.listing();
     assert_eq!(listing.get("TCP 10.96.0.1:80").map(String::as_str), Some("rr 10.1.0.2:8080=0"));
-    assert_eq!(listing.len(), 1, "other addresses would not be known to be ours after a restart");
-    let ranges = |machine: &Machine| {
-        machine.ipvs.lock().unwrap().routes().iter().map(|r| r.range.to_string()).collect::<Vec<_>>()
-    };
-    assert_eq!(ranges(&machine), ["10.96.0.0/16"]);
+    assert_eq!(listing.len(), 1, "other ports of a load balancer IP would reach servers of the node");
+    assert_eq!(machine.ranges(), ["10.96.0.0/16"]);
     let packet = FirstPacket {
         src: "10.1.0.9:40000".parse().unwrap(),
         dst: "10.96.0.1:80".parse().unwrap(),
@@ -365,7 +384,7 @@ fn connections_of_a_deleted_service_may_end_while_new_ones_are_refused() {
     assert_eq!(backend.reconcile(&empty).unwrap().transactions, 0);
     assert!(machine.listing().is_empty(), "{:?}", machine.listing());
     backend.reconcile(&empty).unwrap();
-    assert!(ranges(&machine).is_empty());
+    assert!(machine.ranges().is_empty());
 }
 
 #[test]
@@ -375,15 +394,111 @@ fn leaving_mode_ipvs_ends_its_connections_like_those_of_a_removed_server() {
     machine.backend().load(&table).unwrap();
     machine.ipvs.lock().unwrap().set_open("10.1.0.1:8080".parse().unwrap(), 1);
     let mut nftables = table.clone();
-    nftables.node.ipvs_sources = None;
-    let mut backend = machine.backend();
-    assert!(backend.has_leftovers().unwrap());
+    nftables.node.mode = ForwardingMode::Nftables;
+    let mut backend = NftablesBackend::new(Box::new(machine.nft.clone()));
     backend.load(&nftables).unwrap();
-    assert_eq!(machine.listing()["TCP 10.96.0.1:80"], "rr 10.1.0.1:8080=0");
+    assert!(machine.leftovers().retire().unwrap().is_none(), "connections are open");
+    let draining = "rr 10.1.0.1:8080=0";
+    let expected =
+        ["TCP 10.96.0.1:80", "TCP 192.0.2.80:80", "TCP 198.51.100.1:31000", "TCP 198.51.101.1:31000"];
+    let expected = expected.map(|key| (key.to_owned(), draining.to_owned()));
+    assert_eq!(machine.listing().into_iter().collect::<Vec<_>>(), expected);
+    assert_eq!(machine.ranges(), ["10.96.0.1/32", "192.0.2.80/32"], "no other address of the range is local");
+    let refused = |dst: &str| {
+        let packet = FirstPacket {
+            src: "203.0.113.2:40000".parse().unwrap(),
+            dst: dst.parse().unwrap(),
+            protocol: Protocol::Tcp,
+            iif: None,
+        };
+        machine.guard_rejects(&packet, &table)
+    };
+    assert!(refused("10.96.0.1:22") && refused("192.0.2.80:22"), "they would reach servers of the node");
+    assert!(!refused("198.51.100.1:22"), "the node's own address");
+    // A new process knows which are ours.
+    let mut left = machine.leftovers();
+    assert!(left.retire().unwrap().is_none());
     machine.ipvs.lock().unwrap().set_open("10.1.0.1:8080".parse().unwrap(), 0);
-    backend.reconcile(&nftables).unwrap();
-    backend.reconcile(&nftables).unwrap();
-    assert!(machine.listing().is_empty() && !backend.has_leftovers().unwrap());
+    assert!(left.retire().unwrap().is_some());
+    assert!(machine.listing().is_empty() && machine.ranges().is_empty());
+    assert!(!refused("10.96.0.1:22"));
+    assert_eq!(left.retire().unwrap().map(|removed| removed.len()), Some(0));
+}
+
+#[test]
+fn connections_that_mode_ipvs_left_end_after_15_minutes() {
+    let table = TestService { pods: 1, ..TestService::default() }.table();
+    let machine = Machine::of(&table);
+    machine.backend().load(&table).unwrap();
+    machine.ipvs.lock().unwrap().set_open("10.1.0.1:8080".parse().unwrap(), 1);
+    let mut left = machine.leftovers();
+    assert!(left.retire().unwrap().is_none());
+    machine.pass(14 * 60);
+    assert!(left.retire().unwrap().is_none());
+    machine.pass(60);
+    assert!(left.retire().unwrap().is_some());
+    assert!(machine.listing().is_empty());
+}
+
+#[test]
+fn back_in_mode_ipvs_its_virtual_servers_take_new_connections_again() {
+    let table = TestService { pods: 1, ..TestService::default() }.table();
+    let machine = Machine::of(&table);
+    machine.backend().load(&table).unwrap();
+    let before = machine.listing();
+    machine.ipvs.lock().unwrap().set_open("10.1.0.1:8080".parse().unwrap(), 1);
+    let mut nftables = table.clone();
+    nftables.node.mode = ForwardingMode::Nftables;
+    NftablesBackend::new(Box::new(machine.nft.clone())).load(&nftables).unwrap();
+    assert!(machine.leftovers().retire().unwrap().is_none());
+    machine.backend().load(&table).unwrap();
+    assert_eq!(
+        (machine.listing(), machine.ranges()),
+        (before, vec!["10.96.0.0/16".into(), "192.0.2.80/32".to_owned()])
+    );
+    let tables =
+        machine.nft.lock().unwrap().ruleset().tables.keys().map(ToString::to_string).collect::<Vec<_>>();
+    assert!(tables.iter().all(|table| !table.contains("zoneward-ipvs")), "{tables:?}");
+}
+
+#[test]
+fn addresses_are_on_the_dummy_interface_if_asked_for() {
+    let settings = IpvsSettings { has_dummy_interface: true, ..IpvsSettings::default() };
+    let table = TestService { pods: 1, ..TestService::default() }.table();
+    let machine = Machine::of(&table);
+    let addresses = |machine: &Machine| {
+        let addresses = machine.ipvs.lock().unwrap().interface_addresses();
+        addresses.map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    // kube-proxy left one, with the address of a Service that is gone.
+    machine.ipvs.lock().unwrap().add_foreign_interface(&["10.96.0.9".parse().unwrap()]);
+    let mut backend = machine.backend_with(settings.clone());
+    backend.load(&table).unwrap();
+    assert_eq!(addresses(&machine), Some(vec!["10.96.0.1".to_owned(), "192.0.2.80".into()]));
+    assert_eq!(machine.ranges(), ["10.96.0.0/16", "10.96.0.1/32", "192.0.2.80/32"], "the source is the node");
+    assert_eq!(backend.reconcile(&table).unwrap().transactions, 0);
+    let fewer = TestService { pods: 1, ports: false, ..TestService::default() }.table();
+    change(&mut backend, &table, &fewer);
+    assert_eq!(addresses(&machine), Some(vec!["10.96.0.1".to_owned()]));
+    change(&mut backend, &fewer, &table);
+    assert_eq!(addresses(&machine), Some(vec!["10.96.0.1".to_owned(), "192.0.2.80".into()]));
+    while backend.maintain().unwrap() {}
+    let mut again = machine.backend_with(settings);
+    assert_eq!(again.load(&table).unwrap().transactions, 0);
+    // Without the flag, and in another mode.
+    machine.backend().load(&table).unwrap();
+    assert_eq!(addresses(&machine), None);
+    assert_eq!(machine.ranges(), ["10.96.0.0/16", "192.0.2.80/32"]);
+    again.load(&table).unwrap();
+    assert!(machine.leftovers().retire().unwrap().is_some());
+    assert_eq!(addresses(&machine), None);
+    again.load(&table).unwrap();
+    let items = again.cleanup(CleanupScope::Zoneward, false).unwrap();
+    assert!(items.iter().any(|item| item.name == "kube-ipvs0"), "{items:?}");
+    assert_eq!(addresses(&machine), None);
+    machine.ipvs.lock().unwrap().add_foreign_interface(&[]);
+    machine.backend().cleanup(CleanupScope::Zoneward, false).unwrap();
+    assert_eq!(addresses(&machine), Some(Vec::new()), "it is not ours");
 }
 
 #[test]
@@ -441,7 +556,7 @@ fn only_our_virtual_servers_go() {
     let mut backend = machine.backend_with(settings.clone());
     backend.load(&table).unwrap();
     assert_eq!(machine.listing().len(), 4 + foreign.len());
-    // While no proxy ran, the Service was deleted: its record says which virtual servers were its own, node ports included.
+    // While no proxy ran, the Service was deleted: a flag says which virtual servers were its own, node ports included.
     let empty = ForwardingTable::new(table.node.clone());
     machine.backend_with(settings).load(&empty).unwrap();
     let left: Vec<String> = machine.listing().into_keys().collect();

@@ -17,6 +17,8 @@ mod connect;
 mod lifetime;
 #[path = "ipvs/machine.rs"]
 mod machine;
+#[path = "ipvs/moves.rs"]
+mod moves;
 #[path = "packetflow/net.rs"]
 mod net;
 #[path = "kernel/runner.rs"]
@@ -52,7 +54,7 @@ mod namespace {
 use std::process::ExitCode;
 
 use dataplane::backend::NodeBackend;
-use model::forward::{FirstPacket, PacketVerdict};
+use model::forward::{FirstPacket, ForwardingMode, PacketVerdict};
 use plan::forward::table;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -80,7 +82,7 @@ fn packets_sent_for_real_fare_as_the_cases_say() {
     });
 }
 
-const CLUSTERS: usize = 12;
+const CLUSTERS: usize = 8;
 const PACKETS: usize = 10;
 
 /// In one test: the namespaces around the node take longer to make than all of it.
@@ -101,7 +103,7 @@ fn packets_of_random_clusters_fare_as_the_table_decides(site: &Site, machine: &M
     let (mut sent, mut carried) = (0, 0);
     for _ in 0..CLUSTERS {
         let mut world = world::world().new_tree(&mut runner).unwrap().current();
-        world.settings.is_ipvs = true;
+        world.settings.mode = ForwardingMode::Ipvs;
         let (table, _) = table(&world.snapshot(), &world.config());
         backend.load(&table).unwrap();
         let packets = || {

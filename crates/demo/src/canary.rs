@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use futures_util::future::try_join_all;
 use model::backend::ConsumerLocation;
-use model::{BackendId, Labels, Name, ServiceKey, Snapshot};
+use model::{BackendId, Labels, Name, Protocol, ServiceKey, Snapshot};
 use plan::FeatureGates;
 use serde_json::{Value, json};
 
@@ -186,7 +186,7 @@ fn expected(snapshot: &Snapshot) -> ByVersion<f64> {
         for (version, weight) in VERSIONS {
             let tags: Labels = [("version", version)].into_iter().collect();
             let service = ServiceKey::new(&NAMESPACE.into(), &SERVICE.into());
-            let id = BackendId { service, port: SERVICE_PORT, tags };
+            let id = BackendId { service, port: SERVICE_PORT, protocol: Protocol::Tcp, tags };
             let Some(backend) = plan::backends::backend(snapshot, &id, &place, FeatureGates::default())
             else {
                 continue;

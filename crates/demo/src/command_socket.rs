@@ -1,5 +1,5 @@
-//! The command socket of a demo that keeps running (`--keep`): serves `demo traffic`, `demo scale` and `demo upgrade` on
-//! a unix socket in its data directory: one JSON line for the request, one per step, one for the result. Meanwhile
+//! The command socket of a demo that keeps running (`--keep`): serves `demo traffic`, `demo scale`, `demo
+//! closed-loop` and `demo upgrade` on a unix socket in its data directory: one JSON line for the request, one per step, one for the result. Meanwhile
 //! follows the API and reports restarted processes.
 
 use std::io::{BufRead, BufReader as StdReader, Write};
@@ -17,7 +17,7 @@ use tokio::net::{UnixListener, UnixStream};
 use super::demo_cluster::DemoCluster;
 use super::protocol::ProcessRestart;
 use super::report::Console;
-use super::{exec, scale, traffic, upgrade};
+use super::{closed_loop, exec, scale, traffic, upgrade};
 
 /// Limits on the size of a request and on the time that it takes to arrive.
 const MAX_REQUEST_BYTES: u64 = 16 << 10;
@@ -30,6 +30,8 @@ pub enum DemoRequest {
     Traffic(traffic::TrafficRequest),
     /// `demo scale`
     Scale(scale::ScaleRequest),
+    /// `demo closed-loop`
+    ClosedLoop(closed_loop::ClosedLoopRequest),
     /// `demo upgrade`
     Upgrade(upgrade::UpgradeRequest),
 }
@@ -92,6 +94,7 @@ async fn serve(cluster: &mut DemoCluster, stream: UnixStream) -> Result<()> {
     let done = match serde_json::from_str(&line).context("reading the request") {
         Ok(DemoRequest::Traffic(request)) => traffic::serve(cluster, &request).await,
         Ok(DemoRequest::Scale(request)) => scale::serve(cluster, &request).await,
+        Ok(DemoRequest::ClosedLoop(request)) => closed_loop::serve(cluster, &request, &mut steps).await,
         Ok(DemoRequest::Upgrade(request)) => upgrade::serve(cluster, &request, &mut steps).await,
         Err(error) => Err(error),
     };

@@ -12,6 +12,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod canary;
+mod closed_loop;
 mod command_socket;
 mod demo_cluster;
 mod deviation;
@@ -97,6 +98,17 @@ Examples:
   zoneward demo scale web --zone zone-c --replicas 1
   zoneward demo scale web --replicas 6")]
     Scale(scale::ScaleArgs),
+    /// Move demand to one zone of a running demo, and show how Spill on measured demand follows
+    ///
+    /// Most connections come from zone-c, which has the fewest pods. Shows in-zone traffic and the load of the busiest
+    /// pod under PreferSameZone, Spill by CPU, and Spill on measured demand before and after it followed, measured and
+    /// planned. Takes half a minute to a minute. The exit code is 1 if a share deviates from the plan, or if a pod is
+    /// still overloaded after two minutes. Requires a demo started with --keep.
+    #[command(after_help = "\
+Examples:
+  zoneward demo closed-loop
+  zoneward demo closed-loop -o json")]
+    ClosedLoop(closed_loop::ClosedLoopArgs),
     /// Replace every process of a running demo by those of another program, under load
     ///
     /// One by one, as a Deployment and a DaemonSet do: the API with its controllers, the node proxies, and two gateways
@@ -174,6 +186,7 @@ pub fn run(args: &DemoArgs) -> Result<bool> {
         }
         Some(DemoCommand::Traffic(traffic)) => traffic::run(traffic),
         Some(DemoCommand::Scale(scale)) => scale::run(scale),
+        Some(DemoCommand::ClosedLoop(closed_loop)) => closed_loop::run(closed_loop),
         Some(DemoCommand::Upgrade(upgrade)) => upgrade::run(upgrade),
         None => {
             let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
@@ -328,6 +341,7 @@ async fn build(cluster: &mut DemoCluster, console: &Console) -> Result<()> {
         cluster.create(ObjectKind::Service, mechanism.object()).await?;
     }
     cluster.create(ObjectKind::Service, objects::service("shop", "shop")).await?;
+    cluster.create(ObjectKind::Service, objects::measured_service()).await?;
     console.print("Waiting for the controllers to write the EndpointSlices ...");
     // Slices of both families.
     let complete = |snapshot: &model::Snapshot| {
@@ -336,7 +350,8 @@ async fn build(cluster: &mut DemoCluster, console: &Console) -> Result<()> {
             let endpoints: usize = snapshot.slices(&key).iter().map(|s| s.content.endpoints.len()).sum();
             endpoints == 2 * count
         };
-        MECHANISMS.iter().all(|mechanism| of(&mechanism.service(), 18)) && of("shop", 6)
+        let is_complete = MECHANISMS.iter().all(|mechanism| of(&mechanism.service(), 18));
+        is_complete && of("shop", 6) && of(objects::MEASURED_SERVICE, 18)
     };
     cluster.until("EndpointSlices for all Services", complete).await?;
     console.print("Starting a node proxy on each node ...");
@@ -355,11 +370,13 @@ fn closing(cluster: &DemoCluster, args: &DemoArgs, dashboard: &str) -> String {
         .map(|to| to.to_string())
         .unwrap_or_default();
     let host = spill.trim_end_matches(":80");
-    let [traffic, scale, exec] =
-        ["traffic", "scale", "exec"].map(|command| command_line(command, args.data_dir.as_deref()));
+    let [traffic, closed_loop, scale, exec] = ["traffic", "closed-loop", "scale", "exec"]
+        .map(|command| command_line(command, args.data_dir.as_deref()));
     format!(
         "\nThe dashboard is at {dashboard}\nIts costs are at {price} USD per GB between zones, as on AWS.\n\n\
          Everything keeps running until Ctrl-C. In another terminal:\n\n\
+         Move demand to zone-c, and see traffic follow:\n  \
+         {closed_loop}\n\n\
          Send traffic, remove pods in zone-c, and see traffic move:\n  \
          {traffic} web-spill\n  \
          {scale} web --zone zone-c --replicas 1\n  \

@@ -23,7 +23,7 @@ pub struct TrafficClient {
     pub zone: &'static str,
 }
 
-/// Planned distribution of the traffic of some clients, which send equally much.
+/// Planned distribution of the traffic of some clients, which send equally much unless `demand` says otherwise.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlannedTraffic {
     /// Shares by zone; empty for a zone whose clients have no endpoint.
@@ -34,6 +34,8 @@ pub struct PlannedTraffic {
     pub pods: BTreeMap<String, f64>,
     /// Ready endpoints of the Service.
     pub endpoints: usize,
+    /// Share of all traffic by zone of the client; empty for equal shares.
+    pub demand: BTreeMap<String, f64>,
 }
 
 /// Measured distribution of connections to a Service.
@@ -94,7 +96,68 @@ pub async fn measure(
     Ok(measured)
 }
 
+/// Connects from the clients of each zone as often as it has demand, which is the number of connections of the zone.
+pub async fn measure_demand(
+    cluster: &DemoCluster,
+    service: &ServiceKey,
+    family: Family,
+    demand: &BTreeMap<String, u32>,
+) -> Result<MeasuredTraffic> {
+    let zones = demand.iter().map(|(zone, connections)| async move {
+        let clients = zone_clients(cluster, zone);
+        let each = connections / (clients.len() as u32).max(1);
+        measure(cluster, service, family, &clients, each).await
+    });
+    let mut all: Option<MeasuredTraffic> = None;
+    for zone in try_join_all(zones).await? {
+        all.get_or_insert_with(|| MeasuredTraffic { name: zone.name.clone(), ..Default::default() })
+            .add(zone);
+    }
+    let mut all = all.context("no zone has demand")?;
+    all.planned = planned_demand(cluster, service, family, demand);
+    Ok(all)
+}
+
+/// The planned traffic of a Service if each zone has this demand.
+pub fn planned_demand(
+    cluster: &DemoCluster,
+    service: &ServiceKey,
+    family: Family,
+    demand: &BTreeMap<String, u32>,
+) -> PlannedTraffic {
+    let sum: f64 = demand.values().map(|count| f64::from(*count)).sum();
+    let mut all = PlannedTraffic::default();
+    for (zone, count) in demand {
+        let share = f64::from(*count) / sum;
+        let planned = cluster.planned(service, family, &zone_clients(cluster, zone));
+        all.demand.insert(zone.clone(), share);
+        all.zones.extend(planned.zones);
+        all.refusing.extend(planned.refusing);
+        all.endpoints = planned.endpoints;
+        for (pod, of_zone) in planned.pods {
+            *all.pods.entry(pod).or_default() += share * of_zone;
+        }
+    }
+    all
+}
+
+fn zone_clients(cluster: &DemoCluster, zone: &str) -> Vec<TrafficClient> {
+    cluster.clients().into_iter().filter(|client| client.zone == zone).collect()
+}
+
 impl MeasuredTraffic {
+    /// Adds the connections of other clients, or of a later time; the plan stays.
+    pub fn add(&mut self, other: Self) {
+        for (from, row) in other.connections {
+            let sums = self.connections.entry(from).or_default();
+            row.into_iter().for_each(|(to, count)| *sums.entry(to).or_default() += count);
+        }
+        other.pods.into_iter().for_each(|(pod, count)| *self.pods.entry(pod).or_default() += count);
+        other.refused.into_iter().for_each(|(zone, count)| *self.refused.entry(zone).or_default() += count);
+        self.failed += other.failed;
+        self.affinity |= other.affinity;
+    }
+
     /// Share of connections that stayed in their zone; `None` without connections.
     pub fn in_zone(&self) -> Option<f64> {
         let inside: u64 = self.connections.iter().filter_map(|(from, row)| row.get(from)).sum();
@@ -129,13 +192,17 @@ impl MeasuredTraffic {
 impl PlannedTraffic {
     /// Share of traffic that stays in its zone; `None` without endpoints.
     pub fn in_zone(&self) -> Option<f64> {
-        let rows: Vec<f64> = (self.zones.iter().filter(|(_, row)| !row.is_empty()))
-            .map(|(from, row)| row.get(from).copied().unwrap_or_default())
-            .collect();
-        (!rows.is_empty()).then(|| rows.iter().sum::<f64>() / rows.len() as f64)
+        let demand = |from: &String| self.demand.get(from).copied().unwrap_or(1.0);
+        let sending = || self.zones.iter().filter(|(_, row)| !row.is_empty());
+        let all: f64 = sending().map(|(from, _)| demand(from)).sum();
+        let inside = |(from, row): (&String, &BTreeMap<String, f64>)| {
+            demand(from) * row.get(from).copied().unwrap_or_default()
+        };
+        (all > 0.0).then(|| sending().map(inside).sum::<f64>() / all)
     }
 
-    fn busiest(&self) -> Option<f64> {
+    /// Load of the busiest pod, as a multiple of an equal share.
+    pub fn busiest(&self) -> Option<f64> {
         let most = self.pods.values().copied().max_by(f64::total_cmp)?;
         Some(most * self.endpoints as f64)
     }
@@ -173,6 +240,17 @@ mod tests {
         let busiest = measured.busiest().expect("there were connections");
         assert!(busiest.pod.starts_with("zone-c"), "{busiest:?}");
         assert!((busiest.measured - 1.5).abs() < 1e-9 && (busiest.planned - 1.5).abs() < 1e-9, "{busiest:?}");
+    }
+
+    #[test]
+    fn a_zone_with_more_demand_counts_for_more() {
+        let mut planned = measured().planned;
+        planned
+            .zones
+            .insert("zone-c".into(), [("zone-a".to_owned(), 0.5), ("zone-c".to_owned(), 0.5)].into());
+        planned.demand =
+            [("zone-a".to_owned(), 0.2), ("zone-b".to_owned(), 0.2), ("zone-c".to_owned(), 0.6)].into();
+        assert!(planned.in_zone().is_some_and(|share| (share - 0.7).abs() < 1e-9), "{planned:?}");
     }
 
     #[test]

@@ -92,6 +92,17 @@ impl ComparedMechanism {
     }
 }
 
+/// The Service of `demo closed-loop`.
+pub const MEASURED_SERVICE: &str = "web-measured";
+
+/// Spill on measured demand, over the pods that the compared Services have.
+pub fn measured_service() -> Value {
+    let mut service = service(MEASURED_SERVICE, "web");
+    service["metadata"]["annotations"] =
+        json!({annotation::TRAFFIC_DISTRIBUTION: "Spill", annotation::SPILL_DEMAND: "measured"});
+    service
+}
+
 /// A dual-stack Service for the pods of an app.
 pub fn service(name: &str, app: &str) -> Value {
     json!({
@@ -212,6 +223,7 @@ mod tests {
         let mut interner = model::Interner::default();
         let (pods, nodes) = (pods(), layout::nodes());
         let objects = MECHANISMS.iter().map(ComparedMechanism::object).chain(pods.iter().map(pod));
+        let objects = objects.chain([measured_service()]);
         for object in objects.chain(nodes.iter().map(node)) {
             let (parsed, notices) = model::parse::object(&object, &mut interner);
             assert!(parsed.is_some() && notices.is_empty(), "{object}: {notices:?}");

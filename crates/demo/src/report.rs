@@ -84,19 +84,10 @@ impl Console {
     }
 
     pub fn mechanism(&self, mechanism: ComparedMechanism, measured: &MeasuredTraffic) {
-        let percent =
-            |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
-        let (seen, planned) = match measured.busiest() {
-            Some(busiest) => (format!("{:.1}x", busiest.measured), format!("{:.1}x", busiest.planned)),
-            None => ("-".to_owned(), "-".to_owned()),
-        };
         self.print(&format!(
-            "  {:<15}{:>8}{:>9}{:>10}{:>9}  {}",
+            "  {:<15}{}  {}",
             mechanism.name,
-            percent(measured.in_zone()),
-            percent(measured.planned.in_zone()),
-            seen,
-            planned,
+            traffic_cells(measured),
             mechanism.description
         ));
         for deviation in deviation::deviations(measured) {
@@ -177,6 +168,21 @@ impl Console {
             deviations => deviations.iter().for_each(|c| self.print(&format!("\nDEVIATION: {c}"))),
         }
     }
+}
+
+/// In-zone traffic and load of the busiest pod, both measured and planned.
+pub fn traffic_cells(measured: &MeasuredTraffic) -> String {
+    let percent =
+        |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
+    let (seen, planned) = match measured.busiest() {
+        Some(busiest) => (format!("{:.1}x", busiest.measured), format!("{:.1}x", busiest.planned)),
+        None => ("-".to_owned(), "-".to_owned()),
+    };
+    format!(
+        "{:>8}{:>9}{seen:>10}{planned:>9}",
+        percent(measured.in_zone()),
+        percent(measured.planned.in_zone())
+    )
 }
 
 /// A table of shares from zone to zone, with the planned ones in parentheses.

@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use crate::archive::{FolderEntries, Packed, gzip, tar};
+use crate::debian::UnpackedPackage;
 use crate::source_date::SourceDate;
 
 /// The units of systemd, each with a file of flags.
@@ -25,6 +26,10 @@ pub struct PackageContents {
     /// Licences of all libraries.
     pub third_party: String,
     pub sbom: String,
+    /// The same with the packages of Debian, for the image that has them.
+    pub iptables_sbom: String,
+    /// Packages of Debian with the programs of iptables.
+    pub debian: Vec<UnpackedPackage>,
     pub systemd: SystemdFiles,
 }
 

@@ -39,6 +39,15 @@ pub struct BillOfMaterials {
     pub direct: BTreeSet<String>,
 }
 
+impl BillOfMaterials {
+    /// Adds what is shipped beside the program.
+    pub fn add(&mut self, components: Vec<LinkedLibrary>) {
+        self.direct.extend(components.iter().map(|component| component.purl.clone()));
+        self.libraries.extend(components);
+        self.libraries.sort_by(|one, other| (&one.name, &one.version).cmp(&(&other.name, &other.version)));
+    }
+}
+
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<MetadataPackage>,
@@ -80,10 +89,7 @@ pub fn read(root: &Path, target: &Target) -> anyhow::Result<BillOfMaterials> {
     let tree = stdout(tree.args(["--prefix=none", "--format={p}", "--target", target.triple()]))?;
     let lock = std::fs::read_to_string(root.join("Cargo.lock")).context("reading Cargo.lock")?;
     let mut bill = assemble(&metadata, &parse_tree(&tree), &parse_checksums(&lock))?;
-    bill.libraries.push(standard_library(root, target)?);
-    bill.libraries.push(c_library(target)?);
-    bill.direct.extend(bill.libraries.iter().rev().take(2).map(|library| library.purl.clone()));
-    bill.libraries.sort_by(|one, other| (&one.name, &one.version).cmp(&(&other.name, &other.version)));
+    bill.add(vec![standard_library(root, target)?, c_library(target)?]);
     Ok(bill)
 }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! compile ---> program --+--> contents --> tar.gz, deb, image --+
-//! dependencies --> sbom, licences --^                           +--> checksums --> signature
+//! dependencies --> sbom, licences --^      debian --> image ----+--> checksums --> signature
 //! deploy/chart -------------------------> chart ----------------+
 //! ```
 
@@ -13,6 +13,7 @@ pub mod checksums;
 pub mod compile;
 pub mod contents;
 pub mod deb;
+pub mod debian;
 pub mod dependencies;
 pub mod image;
 pub mod licences;

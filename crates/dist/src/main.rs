@@ -8,14 +8,16 @@ use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use dist::compile::{BuildFolders, Profile};
 use dist::contents::{PackageContents, Pages, SystemdFiles};
+use dist::image::ImageVariant;
 use dist::source_date::SourceDate;
 use dist::target::Target;
-use dist::{chart, checksums, compile, deb, dependencies, image, licences, sbom};
+use dist::{chart, checksums, compile, deb, debian, dependencies, image, licences, sbom};
 
 /// Build the packages of Zoneward: static binary, tar.gz, deb, image, chart, SBOM, checksums
 ///
 /// Two builds of one commit with one toolchain give the same bytes. SOURCE_DATE_EPOCH overrides the date of the commit;
-/// CARGO_TARGET_DIR is honoured.
+/// CARGO_TARGET_DIR is honoured. The image `VERSION-iptables` has
+/// iptables from packages of Debian 12, which apt-get downloads.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask dist", bin_name = "cargo xtask dist")]
 struct DistArgs {
@@ -101,8 +103,10 @@ fn run(args: &DistArgs, folders: &BuildFolders, out: &Path) -> anyhow::Result<Ve
         contents.push(pack(&mut release, folders, target, program, &pages, date)?);
     }
     let version = env!("CARGO_PKG_VERSION");
-    heading("image");
-    release.write(image::file_name(version), &image::pack(&contents)?)?;
+    heading("images");
+    for variant in ImageVariant::ALL {
+        release.write(variant.file_name(version), &image::pack(&contents, variant)?)?;
+    }
     let folder = folders.root.join(chart::FOLDER);
     heading("chart");
     release.write(chart::file_name(version), &chart::pack(&folder, version, date)?)?;
@@ -149,6 +153,9 @@ fn pack(
 ) -> anyhow::Result<PackageContents> {
     heading(&format!("packages for {}", target.architecture()));
     let bill = dependencies::read(&folders.root, target)?;
+    let packages = debian::read(&folders.root, &folders.target.join("dist-debian"), target.architecture())?;
+    let mut iptables_bill = bill.clone();
+    iptables_bill.add(debian::components(&packages));
     let licence = folders.root.join("LICENSE");
     let contents = PackageContents {
         version: bill.version.clone(),
@@ -159,9 +166,16 @@ fn pack(
         licence: std::fs::read(&licence).with_context(|| format!("reading {}", licence.display()))?,
         third_party: licences::render(&bill)?,
         sbom: sbom::render(&bill, date)?,
+        iptables_sbom: sbom::render(&iptables_bill, date)?,
+        debian: packages,
         systemd: SystemdFiles::read(&folders.root)?,
     };
-    println!("{} libraries, {} manual pages", bill.libraries.len(), contents.pages.manual.len());
+    println!(
+        "{} libraries, {} manual pages, {} packages of Debian for iptables",
+        bill.libraries.len(),
+        contents.pages.manual.len(),
+        contents.debian.len()
+    );
     let name = contents.name();
     release.write_program(name.clone(), &contents.program)?;
     release.write(format!("{name}.cdx.json"), contents.sbom.as_bytes())?;

@@ -10,6 +10,8 @@ mod build;
 mod container;
 #[path = "image/containerd.rs"]
 mod containerd;
+#[path = "image/iptables.rs"]
+mod iptables;
 #[path = "image/manifests.rs"]
 mod manifests;
 #[path = "image/node.rs"]
@@ -22,14 +24,16 @@ mod roles;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use dist::image::ImageVariant;
+
 use build::{Scratch, packages, root, run};
 
 /// A machine under load is slow, not wrong.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The image of the build.
-fn image() -> PathBuf {
-    packages().join(dist::image::file_name(env!("CARGO_PKG_VERSION")))
+/// An image of the build.
+fn image(variant: ImageVariant) -> PathBuf {
+    packages().join(variant.file_name(env!("CARGO_PKG_VERSION")))
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {

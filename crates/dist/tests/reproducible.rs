@@ -3,12 +3,28 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use dist::archive::Packed;
 use dist::contents::{PackageContents, Pages, SystemdFiles};
+use dist::debian::UnpackedPackage;
+use dist::image::ImageVariant;
 use dist::source_date::SourceDate;
-use dist::{archive, deb, image};
+use dist::{archive, deb, debian, image};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the repository").to_owned()
+}
+
+/// A package with the names of the programs.
+fn debian(reversed: bool) -> UnpackedPackage {
+    let pins = debian::parse_pins(include_str!("../debian-packages.txt"), "amd64").expect("pins");
+    let pin = pins.into_iter().find(|pin| pin.name == "iptables").expect("a pin");
+    let names = toolbox::iptables::FLAVOURS.into_iter().flat_map(toolbox::iptables::names);
+    let mut files: Vec<Packed> =
+        names.map(|name| Packed::link(format!("usr/sbin/{name}"), "xtables")).collect();
+    if reversed {
+        files.reverse();
+    }
+    UnpackedPackage { pin, files }
 }
 
 fn contents(reversed: bool) -> PackageContents {
@@ -27,6 +43,8 @@ fn contents(reversed: bool) -> PackageContents {
         licence: b"Apache".to_vec(),
         third_party: "licences".to_owned(),
         sbom: "{}".to_owned(),
+        iptables_sbom: "{}".to_owned(),
+        debian: vec![debian(reversed)],
         systemd: SystemdFiles::read(&root()).expect("the units"),
     }
 }
@@ -36,7 +54,9 @@ fn packing_gives_the_same_bytes() {
     let (one, other) = (contents(false), contents(true));
     assert_eq!(one.tarball().expect("packs"), other.tarball().expect("packs"));
     assert_eq!(deb::pack(&one).expect("packs"), deb::pack(&other).expect("packs"));
-    let images = [one.clone(), other.clone()].map(|contents| image::pack(&[contents]).expect("packs"));
-    assert_eq!(images[0], images[1]);
+    for variant in ImageVariant::ALL {
+        let pack = |contents: &PackageContents| image::pack(std::slice::from_ref(contents), variant);
+        assert_eq!(pack(&one).expect("packs"), pack(&other).expect("packs"));
+    }
     assert_eq!(archive::gzip(&one.program).expect("packs"), archive::gzip(&one.program).expect("packs"));
 }

@@ -4,17 +4,21 @@
 //! EndpointSlice -> backends of its Service
 //! Service       -> its outbounds; routes with it as a backend; its backends
 //! route policy  -> its destinations, before and now; itself, for the gateway
+//! MeshLoadBalancing -> the settings of every proxy, which are compared with those before
 //! Pod's labels  -> the clients of its Services; subsets
 //! Node          -> locations of proxies; subsets by zone and region
+//! Gateway API: a route -> its Gateways, and its Services; Gateway, ListenerSet -> the Gateway; others -> all Gateways
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::gateway_api::{GatewayApiKind, GatewayApiObject, ParentKind, StandardRoute};
 use model::route::{
     Gateway, GatewayHttpRoute, HttpRoute, PolicyTarget, RouteFilter, RouteRule, TcpRoute, ToHttp,
 };
 use model::{Labels, Name, Node, Object, ObjectKey, Pod, Service, ServiceKey, Slice, Snapshot};
 
+use super::certificate_watches::CertificateKey;
 use cluster::{ObjectChange, ObjectKind};
 
 /// What has to be planned again.
@@ -36,7 +40,11 @@ pub(super) struct Affected {
     pub(super) pods: BTreeSet<ObjectKey>,
     /// Nodes with a changed zone or region.
     pub(super) nodes: BTreeSet<Name>,
-    pub(super) secrets: BTreeSet<ObjectKey>,
+    pub(super) certificates: BTreeSet<CertificateKey>,
+    /// Gateways of the Gateway API.
+    pub(super) standard_gateways: BTreeSet<ObjectKey>,
+    pub(super) all_standard_gateways: bool,
+    pub(super) load_balancing: bool,
 }
 
 impl Affected {
@@ -50,7 +58,15 @@ impl Affected {
             && self.clients.is_empty()
             && self.pods.is_empty()
             && self.nodes.is_empty()
-            && self.secrets.is_empty()
+            && self.certificates.is_empty()
+            && self.standard_gateways.is_empty()
+            && !self.all_standard_gateways
+            && !self.load_balancing
+    }
+
+    /// Whether policies, or what they select clients by, changed.
+    pub(super) fn may_change_load_balancing(&self) -> bool {
+        self.load_balancing || !self.clients.is_empty() || !self.nodes.is_empty()
     }
 
     /// Adds what a change affects. The snapshot is the one before the change.
@@ -76,7 +92,30 @@ impl Affected {
             }
             Object::TcpRoute(new) => self.tcp_route(snapshot.tcp_route(&new.key), Some(new)),
             Object::Gateway(new) => self.gateway(snapshot.gateway(&new.key), Some(new)),
-            Object::Namespace(_) | Object::ServiceCidr(_) | Object::IpAddress(_) => {}
+            Object::RouteFilter(new) if snapshot.route_filter(&new.key) == Some(&**new) => {}
+            Object::RouteFilter(new) => self.route_filter(&new.key, snapshot),
+            Object::LoadBalancing(new) => {
+                let held = snapshot.load_balancing_policy(&new.identity.key);
+                self.load_balancing |= held.is_none_or(|held| !held.is_same(new));
+            }
+            Object::GatewayApi(new) if snapshot.holds(new) => {}
+            Object::GatewayApi(new) => {
+                if let Some((kind, key)) = new.kind_and_key() {
+                    self.gateway_api(kind, key, snapshot);
+                }
+                match &**new {
+                    GatewayApiObject::Route(route) => self.standard_route(route, snapshot),
+                    GatewayApiObject::ListenerSet(set) => {
+                        self.standard_gateways.insert(set.parent.object.key());
+                    }
+                    _ => {}
+                }
+            }
+            Object::Namespace(new) => {
+                let known = snapshot.namespace(&new.name).map(|held| &held.labels);
+                self.all_standard_gateways |= known != Some(&new.labels);
+            }
+            Object::ServiceCidr(_) | Object::IpAddress(_) => {}
         }
     }
 
@@ -93,11 +132,64 @@ impl Affected {
             ObjectKind::GatewayHttpRoute => self.gateway_route(snapshot.gateway_http_route(key), None),
             ObjectKind::TcpRoute => self.tcp_route(snapshot.tcp_route(key), None),
             ObjectKind::Gateway => self.gateway(snapshot.gateway(key), None),
-            ObjectKind::Namespace
-            | ObjectKind::ServiceCidr
+            ObjectKind::RouteFilter => self.route_filter(key, snapshot),
+            ObjectKind::LoadBalancing => {
+                self.load_balancing |= snapshot.load_balancing_policy(key).is_some();
+            }
+            ObjectKind::GatewayApi(kind) => self.gateway_api(kind, key, snapshot),
+            ObjectKind::Namespace => self.all_standard_gateways = true,
+            ObjectKind::ServiceCidr
             | ObjectKind::IpAddress
             | ObjectKind::Lease
-            | ObjectKind::Secret => {}
+            | ObjectKind::Secret
+            | ObjectKind::ConfigMap
+            | ObjectKind::CustomResourceDefinition
+            | ObjectKind::ZoneDrain => {}
+        }
+    }
+
+    /// An object of the Gateway API as it was before the change.
+    fn gateway_api(&mut self, kind: GatewayApiKind, key: &ObjectKey, snapshot: &Snapshot) {
+        match kind {
+            GatewayApiKind::Gateway => drop(self.standard_gateways.insert(key.clone())),
+            GatewayApiKind::ListenerSet => {
+                let gateway = snapshot.listener_set(key).map(|set| set.parent.object.key());
+                self.standard_gateways.extend(gateway);
+            }
+            GatewayApiKind::Route(kind) => {
+                if let Some(route) = snapshot.standard_route(kind, key) {
+                    self.standard_route(route, snapshot);
+                }
+            }
+            GatewayApiKind::Class | GatewayApiKind::Grant | GatewayApiKind::TlsPolicy => {
+                self.all_standard_gateways = true;
+            }
+        }
+    }
+
+    /// Adds the routes that refer to a MeshRouteFilter.
+    fn route_filter(&mut self, key: &ObjectKey, snapshot: &Snapshot) {
+        let own = snapshot.standard_routes().filter(|route| route.identity.key.namespace == key.namespace);
+        for route in own.filter(|route| route.refers_to_filter(&key.name)) {
+            self.standard_route(route, snapshot);
+        }
+    }
+
+    /// Adds the gateways and destinations of a route.
+    fn standard_route(&mut self, route: &StandardRoute, snapshot: &Snapshot) {
+        for parent in &route.parents {
+            let key = parent.object.key();
+            match parent.kind() {
+                ParentKind::Gateway => drop(self.standard_gateways.insert(key)),
+                ParentKind::ListenerSet => {
+                    let gateway = snapshot.listener_set(&key).map(|set| set.parent.object.key());
+                    self.standard_gateways.extend(gateway);
+                }
+                ParentKind::Service => {
+                    self.destinations.insert(ServiceKey::new(&key.namespace, &key.name));
+                }
+                ParentKind::Other => {}
+            }
         }
     }
 
@@ -118,6 +210,9 @@ impl Affected {
     /// Adds everything that uses a Service as a backend, because whether it resolves may have changed.
     fn routes_to(&mut self, service: &ServiceKey, snapshot: &Snapshot) {
         let (namespace, name) = (&service.namespace, &service.name);
+        for route in snapshot.routes_of_backend(service) {
+            self.standard_route(route, snapshot);
+        }
         for policy in snapshot.http_routes(namespace) {
             self.http_route_to(policy, |to| to.rules.iter().any(|rule| names(rule, name)));
         }
@@ -238,8 +333,9 @@ fn has_same_backends(a: &Service, b: &Service) -> bool {
 }
 
 fn names(rule: &RouteRule, service: &Name) -> bool {
-    let mut backends = rule.backends.iter().flatten();
-    let mut filters = rule.filters.iter().flatten();
-    backends.any(|backend| backend.name == *service)
-        || filters.any(|f| matches!(f, RouteFilter::Mirror { backend, .. } if backend.name == *service))
+    rule.parts().any(|(_, filters, backends)| {
+        let is_mirror =
+            |f: &RouteFilter| matches!(f, RouteFilter::Mirror { backend, .. } if backend.name == *service);
+        backends.iter().any(|backend| backend.name == *service) || filters.iter().any(is_mirror)
+    })
 }

@@ -110,7 +110,7 @@ impl ControlLoop {
     fn apply(&mut self, input: MeshInput) {
         match input {
             MeshInput::Event(event) => self.cache.apply(*event),
-            MeshInput::Secret(key, pair) => self.cache.put_secret(&key, pair),
+            MeshInput::Certificate(update) => self.cache.put_certificate(*update),
         }
     }
 
@@ -128,10 +128,11 @@ impl ControlLoop {
             };
             self.served.insert(identity, served);
         }
+        self.cache.advance_shares(self.clock.timestamp().into());
         let updated: BTreeSet<ProxyIdentity> =
             self.cache.refresh().into_iter().map(|update| update.identity).collect();
-        for key in source.watch_secrets(&self.cache.secrets()) {
-            self.cache.remove_secret(&key);
+        for key in source.watch_certificates(&self.cache.wanted_certificates()) {
+            self.cache.remove_certificate(&key);
         }
         self.subscriptions.set_ready(self.cache.is_listed(), self.cache.watch_errors());
         if !self.cache.is_listed() {
@@ -282,6 +283,7 @@ fn input(
 ) -> RenderInput {
     RenderInput {
         certificates: Arc::new(tables.certificates),
+        authorities: Arc::new(tables.authorities),
         routes: tables.routes,
         tiers: std::iter::once(tables.backends).chain(tables.fallbacks).collect(),
         listeners,

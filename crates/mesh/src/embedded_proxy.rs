@@ -18,11 +18,11 @@ use plan::FeatureGates;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use proxy::{ListenerKind, Proxy, ProxyTables, ServerCertificate};
+use proxy::{CertificateAuthorities, ListenerKind, Proxy, ProxyTables, ServerCertificate};
 use tracing::{info, warn};
 use xds::render::PemKeyPair;
 
-use super::listeners::{ListenerId, ListenerSet, ListenerSpec, unspecified_address};
+use super::listeners::{ListenerId, ListenerSet, ListenerSpec, SocketUse, unspecified_address};
 use super::object_source::{MeshInput, ObjectSource};
 use super::proxy_identity::ProxyIdentity;
 use super::redirect::KernelRedirect;
@@ -125,6 +125,7 @@ pub async fn run(
         redirect,
         health,
         certificates: BTreeMap::new(),
+        authorities: BTreeMap::new(),
         logged: BTreeSet::new(),
         proxy_notices: Vec::new(),
         is_changed: true,
@@ -138,7 +139,11 @@ pub async fn run(
         tokio::select! {
             biased;
             () = &mut stop => break,
-            _ = tick.tick() => proxy_loop.resync().await,
+            _ = tick.tick() => {
+                // Endpoints that warm up or are drained change with time.
+                proxy_loop.sync_tables(&mut source).await;
+                proxy_loop.resync().await;
+            }
             input = source.next() => {
                 proxy_loop.apply(input);
                 for _ in 0..INPUTS_PER_SYNC {
@@ -167,6 +172,8 @@ struct ProxyLoop {
     health: Arc<TablesHealth>,
     /// Parsed certificates with their source.
     certificates: BTreeMap<ObjectKey, (Arc<PemKeyPair>, Arc<ServerCertificate>)>,
+    /// Parsed certificate authorities with their source.
+    authorities: BTreeMap<ObjectKey, (Arc<[u8]>, Arc<CertificateAuthorities>)>,
     logged: BTreeSet<Notice>,
     /// About the proxy's current tables.
     proxy_notices: Vec<Notice>,
@@ -182,16 +189,17 @@ impl ProxyLoop {
         self.is_changed = true;
         match input {
             MeshInput::Event(event) => self.cache.apply(*event),
-            MeshInput::Secret(key, pair) => self.cache.put_secret(&key, pair),
+            MeshInput::Certificate(update) => self.cache.put_certificate(*update),
         }
     }
 
     /// Swaps in new tables if something changed.
     async fn sync_tables(&mut self, source: &mut ObjectSource) {
         let started = self.config.clock.now();
+        self.cache.advance_shares(self.config.clock.timestamp().into());
         let updates = self.cache.refresh();
-        for key in source.watch_secrets(&self.cache.secrets()) {
-            self.cache.remove_secret(&key);
+        for key in source.watch_certificates(&self.cache.wanted_certificates()) {
+            self.cache.remove_certificate(&key);
         }
         let Some(tables) = self.cache.tables(&self.config.identity).filter(|_| !updates.is_empty()) else {
             return;
@@ -215,12 +223,23 @@ impl ProxyLoop {
                 self.certificates.insert(key.clone(), (pair.clone(), Arc::new(made)));
             }
         }
+        self.authorities.retain(|key, _| tables.authorities.contains_key(key));
+        for (key, pem) in &tables.authorities {
+            if self.authorities.get(key).is_none_or(|(made_from, _)| !Arc::ptr_eq(made_from, pem))
+                && let Ok(made) = CertificateAuthorities::parse(pem)
+            {
+                self.authorities.insert(key.clone(), (pem.clone(), Arc::new(made)));
+            }
+        }
         let certificates =
             self.certificates.iter().map(|(key, (_, made))| (key.clone(), made.clone())).collect();
+        let authorities =
+            self.authorities.iter().map(|(key, (_, made))| (key.clone(), made.clone())).collect();
         self.proxy.swap(ProxyTables {
             routes: tables.routes.clone(),
             backends: tables.backends.clone(),
             certificates: Arc::new(certificates),
+            authorities: Arc::new(authorities),
         })
     }
 
@@ -257,10 +276,16 @@ impl ProxyLoop {
         };
         for port in tables.routes.ports() {
             for ip in bind(self.unspecified) {
-                let kind = ListenerKind::Gateway { port: port.number };
+                let kind = SocketUse::Connections(ListenerKind::Gateway { port: port.number });
                 let at = SocketAddr::new(ip, port.number);
                 wanted
                     .insert(ListenerId::Gateway(port.number, ip), ListenerSpec { at, kind, flag: "--bind" });
+            }
+        }
+        for (port, _) in tables.routes.udp_ports() {
+            for ip in bind(self.unspecified) {
+                let (kind, at) = (SocketUse::Datagrams(port), SocketAddr::new(ip, port));
+                wanted.insert(ListenerId::GatewayUdp(port, ip), ListenerSpec { at, kind, flag: "--bind" });
             }
         }
         for (i, outbound) in self.config.outbounds.iter().enumerate() {
@@ -273,6 +298,7 @@ impl ProxyLoop {
             };
             for ip in bind(Ipv4Addr::LOCALHOST.into()) {
                 let kind = ListenerKind::Outbound { service: outbound.service.clone(), port };
+                let kind = SocketUse::Connections(kind);
                 let at = SocketAddr::new(ip, outbound.listen);
                 wanted.insert(ListenerId::Outbound(i, ip), ListenerSpec { at, kind, flag: "--outbound" });
             }
@@ -282,7 +308,7 @@ impl ProxyLoop {
             for ip in families.into_iter().filter(|ip: &IpAddr| ip.is_ipv4() || self.has_ipv6) {
                 let spec = ListenerSpec {
                     at: SocketAddr::new(ip, port),
-                    kind: ListenerKind::OriginalDestination,
+                    kind: SocketUse::Connections(ListenerKind::OriginalDestination),
                     flag: "--redirect=PORT",
                 };
                 wanted.insert(ListenerId::Redirect(ip), spec);

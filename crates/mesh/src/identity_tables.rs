@@ -6,13 +6,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::backend::{Backend, BackendTable, ConsumerLocation};
-use model::{BackendId, Labels, Name, Notice, ObjectKey, ObjectRef, RouteTable, ServiceKey, Snapshot};
+use model::gateway_api::CertificateKind;
+use model::{
+    BackendId, Labels, Name, Notice, ObjectKey, ObjectRef, Protocol, RouteTable, ServiceKey, Snapshot,
+};
 use plan::FeatureGates;
 use plan::backends::fallbacks;
-use plan::routes::{GatewayRoutes, MeshClient, OutboundRoutes};
+use plan::routes::{
+    GatewayRoutes, LoadBalancingByService, MeshClient, OutboundRoutes, PolicyConsumer, all_load_balancing,
+};
 
 use super::affected::Affected;
-use super::proxy_identity::{ProxyIdentity, ProxyRole};
+use super::certificate_watches::CertificateKey;
+use super::proxy_identity::{ProxyIdentity, ProxyRole, StandardTable};
 
 /// Shared by all identities during one refresh.
 pub(super) struct RefreshContext<'r> {
@@ -65,13 +71,16 @@ pub(super) struct IdentityTables {
     /// Failover tiers, in priority order.
     pub(super) fallbacks: Vec<Arc<BackendTable>>,
     outbounds: BTreeMap<OutboundKey, PlannedOutbound>,
-    /// `None` if the gateway does not exist.
+    /// `None` unless it is a MeshGateway.
     gateway: Option<GatewayRoutes>,
-    gateway_notice: Option<Notice>,
+    load_balancing: LoadBalancingByService,
+    load_balancing_notices: Vec<Notice>,
+    /// About a gateway that does not exist, or about the routes of one of the Gateway API.
+    gateway_notices: Vec<Notice>,
     /// Reference counts of backends: outbounds, or one for a gateway.
     uses: BTreeMap<BackendId, usize>,
-    /// The Secrets of its listeners.
-    pub(super) secrets: BTreeSet<ObjectKey>,
+    /// The Secrets and ConfigMaps of its listeners and backends.
+    pub(super) certificates: BTreeSet<CertificateKey>,
     is_new: bool,
 }
 
@@ -85,9 +94,11 @@ impl IdentityTables {
             fallbacks: Vec::new(),
             outbounds: BTreeMap::new(),
             gateway: None,
-            gateway_notice: None,
+            load_balancing: BTreeMap::new(),
+            load_balancing_notices: Vec::new(),
+            gateway_notices: Vec::new(),
             uses: BTreeMap::new(),
-            secrets: BTreeSet::new(),
+            certificates: BTreeSet::new(),
             is_new: true,
         }
     }
@@ -100,7 +111,8 @@ impl IdentityTables {
         let mut notices: Vec<Notice> =
             self.outbounds.values().flat_map(|held| held.routes.notices.iter().cloned()).collect();
         notices.extend(self.gateway.iter().flat_map(GatewayRoutes::notices));
-        notices.extend(self.gateway_notice.clone());
+        notices.extend(self.gateway_notices.iter().cloned());
+        notices.extend(self.load_balancing_notices.iter().cloned());
         notices
     }
 
@@ -123,17 +135,50 @@ impl IdentityTables {
             }
             ProxyRole::Gateway(key, _) => {
                 let key = key.clone();
-                changed.routes |= if everything || context.affected.gateways.contains(&key) {
+                let affected = context.affected;
+                // A MeshGateway comes before a Gateway of the same name.
+                let is_standard = context.snapshot.gateway(&key).is_none();
+                let is_affected = affected.gateways.contains(&key)
+                    || (is_standard
+                        && (affected.all_standard_gateways || affected.standard_gateways.contains(&key)));
+                changed.routes |= if everything || is_affected {
                     self.plan_gateway(&key, context.snapshot, &mut stale)
                 } else {
                     self.gateway_routes(&key, context, &mut stale)
                 };
-                changed.certificates |= !self.secrets.is_disjoint(&context.affected.secrets);
+                changed.certificates |= !self.certificates.is_disjoint(&affected.certificates);
             }
+        }
+        if everything || changed.routes || context.affected.may_change_load_balancing() {
+            changed.routes |= self.set_load_balancing(context.snapshot);
         }
         self.add_stale(context, &mut stale);
         changed.backends |= self.sync_backends(stale, context);
         changed
+    }
+
+    /// Until it is planned anew, a table has the load balancing of the one before.
+    fn keep_load_balancing(&self, table: &mut Arc<RouteTable>) {
+        if !self.load_balancing.is_empty() {
+            Arc::make_mut(table).set_load_balancing(self.load_balancing.clone());
+        }
+    }
+
+    /// Plans how requests are balanced, after routes were planned.
+    fn set_load_balancing(&mut self, snapshot: &Snapshot) -> bool {
+        let consumer = match (&self.identity.role, &self.client) {
+            (ProxyRole::Gateway(key, _), _) => PolicyConsumer::Gateway(key),
+            (ProxyRole::Sidecar(..), Some(client)) => PolicyConsumer::Client(client),
+            (ProxyRole::Sidecar(..), None) => return false,
+        };
+        let (all, notices) = all_load_balancing(&self.routes, &self.load_balancing, snapshot, consumer);
+        self.load_balancing_notices = notices;
+        let is_changed = *self.routes.all_load_balancing() != all;
+        if is_changed {
+            Arc::make_mut(&mut self.routes).set_load_balancing(all.clone());
+        }
+        self.load_balancing = all;
+        is_changed
     }
 
     /// Adds new and unused backends to `stale`.
@@ -222,22 +267,47 @@ impl IdentityTables {
         stale: &mut BTreeSet<BackendId>,
     ) -> bool {
         let found = self.identity.gateway(snapshot);
-        self.gateway_notice = match &found {
-            Some(gateway) => self.no_such_listener(key, gateway),
-            None => Some(no_gateway(key)),
+        if found.is_none()
+            && let Some(gateway) = snapshot.standard_gateway(key)
+            && let Some(planned) = self.identity.standard_gateway(snapshot, gateway)
+        {
+            return self.put_standard_gateway(planned, stale);
+        }
+        self.gateway_notices = match &found {
+            Some(gateway) => self.no_such_listener(key, gateway).into_iter().collect(),
+            None => vec![no_gateway(key)],
         };
         self.gateway = found.map(|gateway| GatewayRoutes::new(snapshot, gateway));
-        let table = self.gateway.as_ref().map(|gateway| gateway.table().clone()).unwrap_or_default();
-        self.secrets = table
-            .ports()
-            .flat_map(|port| port.listeners.iter())
+        let mut table = self.gateway.as_ref().map(|gateway| gateway.table().clone()).unwrap_or_default();
+        self.keep_load_balancing(&mut table);
+        let listeners = table.ports().flat_map(|port| port.listeners.iter());
+        self.certificates = listeners
             .filter_map(|listener| Some(listener.certificate.as_ref()?.secret.clone()))
+            .map(|secret| (CertificateKind::Secret, secret))
             .collect();
         let before: Vec<BackendId> = self.uses.keys().cloned().collect();
         self.count_backends(before, stale);
         let changed = *self.routes != *table;
         if changed {
             self.routes = table;
+        }
+        changed
+    }
+
+    /// Takes over the table of a Gateway of the Gateway API.
+    fn put_standard_gateway(&mut self, planned: StandardTable, stale: &mut BTreeSet<BackendId>) -> bool {
+        let StandardTable { mut table, certificates, notices } = planned;
+        table.set_load_balancing(self.load_balancing.clone());
+        self.gateway = None;
+        self.gateway_notices = notices;
+        self.certificates = certificates;
+        let used = table.backends();
+        stale.extend(self.uses.keys().filter(|id| !used.contains(*id)).cloned());
+        stale.extend(used.iter().filter(|id| !self.uses.contains_key(*id)).cloned());
+        self.uses = used.into_iter().map(|id| (id, 1)).collect();
+        let changed = *self.routes != table;
+        if changed {
+            self.routes = Arc::new(table);
         }
         changed
     }
@@ -254,7 +324,9 @@ impl IdentityTables {
         let Some(gateway) = self.gateway.as_mut().filter(|_| !names.is_empty()) else { return false };
         let changed = gateway.update(context.snapshot, &names);
         if changed {
-            self.routes = gateway.table().clone();
+            let mut table = gateway.table().clone();
+            self.keep_load_balancing(&mut table);
+            self.routes = table;
             self.count_backends(Vec::new(), stale);
         }
         changed
@@ -337,7 +409,8 @@ impl IdentityTables {
     }
 
     fn backends_of(&self, service: &ServiceKey) -> impl Iterator<Item = &BackendId> {
-        let first = BackendId { service: service.clone(), port: 0, tags: Labels::EMPTY };
+        let first =
+            BackendId { service: service.clone(), port: 0, protocol: Protocol::Tcp, tags: Labels::EMPTY };
         let service = service.clone();
         self.uses.range(first..).map(|(id, _)| id).take_while(move |id| id.service == service)
     }
@@ -389,7 +462,8 @@ impl IdentityTables {
 }
 
 fn no_gateway(key: &ObjectKey) -> Notice {
-    let message =
-        format!("no MeshGateway {key}, so nothing is served; create it, or correct --gateway or -n");
+    let message = format!(
+        "no MeshGateway and no Gateway {key}, so nothing is served; create it, or correct --gateway or -n"
+    );
     Notice::new(ObjectRef::new("MeshGateway", &key.namespace, &key.name), "TargetNotFound", message)
 }

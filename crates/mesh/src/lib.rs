@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod affected;
+pub mod certificate_watches;
 pub mod control;
 pub mod embedded_proxy;
 mod identity_tables;
@@ -17,7 +18,6 @@ pub mod proxy_identity;
 pub mod proxy_traffic;
 pub mod redirect;
 pub mod route_status;
-pub mod secret_watches;
 pub mod table_cache;
 pub mod tls_secret;
 

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use proxy::{ListenerKind, Proxy};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
@@ -18,13 +18,23 @@ pub enum ListenerId {
     Redirect(IpAddr),
     /// A port of a gateway.
     Gateway(u16, IpAddr),
+    /// A UDP port of a gateway.
+    GatewayUdp(u16, IpAddr),
+}
+
+/// What a socket is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SocketUse {
+    Connections(ListenerKind),
+    /// The datagrams of a gateway's UDP port.
+    Datagrams(u16),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerSpec {
     /// Port 0 binds a free one.
     pub at: SocketAddr,
-    pub kind: ListenerKind,
+    pub kind: SocketUse,
     /// The flag that sets the address, for error messages.
     pub flag: &'static str,
 }
@@ -64,7 +74,21 @@ impl ListenerSet {
     }
 
     async fn try_bind(&mut self, id: ListenerId, spec: &ListenerSpec) {
-        let (listener, address) = match bind(spec.at).await {
+        let (stop, stopped) = oneshot::channel();
+        // Dropping the sender stops it as well.
+        let stopped = async { drop(stopped.await) };
+        let proxy = self.proxy.clone();
+        let opened = match &spec.kind {
+            SocketUse::Connections(kind) => bind(spec.at).await.map(|(listener, address)| {
+                let kind = kind.clone();
+                (tokio::spawn(async move { proxy.serve(listener, kind, stopped).await }), address)
+            }),
+            SocketUse::Datagrams(port) => bind_udp(spec.at).await.map(|(socket, address)| {
+                let port = *port;
+                (tokio::spawn(async move { proxy.serve_udp(socket, port, stopped).await }), address)
+            }),
+        };
+        let (task, address) = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 let why = format!("cannot listen on {}: {error}; choose another with {}", spec.at, spec.flag);
@@ -76,12 +100,6 @@ impl ListenerSet {
         };
         self.failed.remove(&id);
         info!(%address, kind = describe(&spec.kind), "listening");
-        let (stop, stopped) = oneshot::channel();
-        let (proxy, kind) = (self.proxy.clone(), spec.kind.clone());
-        let task = tokio::spawn(async move {
-            // Dropping the sender stops it as well.
-            proxy.serve(listener, kind, async { drop(stopped.await) }).await;
-        });
         self.open.insert(id, OpenListener { spec: spec.clone(), stop, task });
     }
 
@@ -116,11 +134,18 @@ async fn bind(at: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-fn describe(kind: &ListenerKind) -> String {
+async fn bind_udp(at: SocketAddr) -> io::Result<(UdpSocket, SocketAddr)> {
+    let socket = UdpSocket::bind(at).await?;
+    let address = socket.local_addr()?;
+    Ok((socket, address))
+}
+
+fn describe(kind: &SocketUse) -> String {
     match kind {
-        ListenerKind::Outbound { service, port } => format!("{service}:{port}"),
-        ListenerKind::OriginalDestination => "redirected connections".to_owned(),
-        ListenerKind::Gateway { port } => format!("gateway port {port}"),
+        SocketUse::Connections(ListenerKind::Outbound { service, port }) => format!("{service}:{port}"),
+        SocketUse::Connections(ListenerKind::OriginalDestination) => "redirected connections".to_owned(),
+        SocketUse::Connections(ListenerKind::Gateway { port }) => format!("gateway port {port}"),
+        SocketUse::Datagrams(port) => format!("gateway UDP port {port}"),
     }
 }
 
@@ -141,7 +166,11 @@ mod tests {
 
     fn spec(port: u16, number: u16) -> ListenerSpec {
         let at = SocketAddr::from(([127, 0, 0, 1], port));
-        ListenerSpec { at, kind: ListenerKind::Gateway { port: number }, flag: "--bind" }
+        ListenerSpec {
+            at,
+            kind: SocketUse::Connections(ListenerKind::Gateway { port: number }),
+            flag: "--bind",
+        }
     }
 
     #[tokio::test]

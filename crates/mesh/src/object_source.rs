@@ -1,22 +1,21 @@
 //! The source of objects: the watches of a cluster, or files that are read again when they change.
 //!
-//! Secrets are watched one by one, each only while a listener refers to it.
+//! Secrets and ConfigMaps are watched one by one, each only while an object refers to it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use kube::Client;
+use model::gateway_api::CertificateKind;
 use model::random::Random;
-use model::{Name, Notice, ObjectKey};
+use model::{Name, ObjectKey};
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{info, warn};
-use xds::render::PemKeyPair;
 
-use super::secret_watches::SecretWatches;
+use super::certificate_watches::{CertificateKey, CertificateUpdate, CertificateWatches};
 use super::table_cache::{KINDS, wanted};
-use super::tls_secret;
 use cluster::input::{Documents, files};
 use cluster::log;
 use cluster::{Informer, InformerEvent, ObjectKind};
@@ -28,8 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub enum MeshInput {
     /// Of a watch, or the equivalent of a file.
     Event(Box<InformerEvent>),
-    /// A Secret, or why it cannot be used.
-    Secret(ObjectKey, Result<PemKeyPair, Notice>),
+    Certificate(Box<CertificateUpdate>),
 }
 
 pub enum ObjectSource {
@@ -40,7 +38,8 @@ pub enum ObjectSource {
 impl ObjectSource {
     pub fn cluster(client: Client, mut random: Random) -> Self {
         let feed = Informer::start(&client, random.split(), wanted());
-        Self::Cluster(Box::new(ClusterSource { feed, secrets: SecretWatches::new(client, random) }))
+        let certificates = CertificateWatches::new(client, random);
+        Self::Cluster(Box::new(ClusterSource { feed, certificates }))
     }
 
     /// Reads the files at once, so that wrong ones are an error.
@@ -48,7 +47,7 @@ impl ObjectSource {
         let mut files = FileSource {
             stamp: Vec::new(),
             input,
-            secrets: BTreeMap::new(),
+            certificates: BTreeMap::new(),
             wanted: BTreeSet::new(),
             queue: VecDeque::new(),
             next_poll: Instant::now() + POLL_INTERVAL,
@@ -60,10 +59,10 @@ impl ObjectSource {
     /// The next input. Cancel safe.
     pub async fn next(&mut self) -> MeshInput {
         match self {
-            // Secrets are few, so they cannot starve events.
+            // Certificates are few, so they cannot starve events.
             Self::Cluster(cluster) => tokio::select! {
                 biased;
-                (key, pair) = cluster.secrets.next() => MeshInput::Secret(key, pair),
+                update = cluster.certificates.next() => MeshInput::Certificate(update.into()),
                 event = cluster.feed.next() => MeshInput::Event(event.into()),
             },
             Self::Files(files) => files.next().await,
@@ -74,33 +73,34 @@ impl ObjectSource {
     pub fn ready(&mut self) -> Option<MeshInput> {
         match self {
             Self::Cluster(cluster) => {
-                let secret = cluster.secrets.ready().map(|(key, pair)| MeshInput::Secret(key, pair));
-                secret.or_else(|| cluster.feed.ready().map(|event| MeshInput::Event(event.into())))
+                let update = cluster.certificates.ready();
+                let update = update.map(|update| MeshInput::Certificate(update.into()));
+                update.or_else(|| cluster.feed.ready().map(|event| MeshInput::Event(event.into())))
             }
             Self::Files(files) => files.queue.pop_front(),
         }
     }
 
-    /// Watches exactly these Secrets, and returns those that are no longer watched.
-    pub fn watch_secrets(&mut self, keys: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
+    /// Watches exactly these Secrets and ConfigMaps, and returns those that are no longer watched.
+    pub fn watch_certificates(&mut self, keys: &BTreeSet<CertificateKey>) -> Vec<CertificateKey> {
         match self {
-            Self::Cluster(cluster) => cluster.secrets.watch(keys),
-            Self::Files(files) => files.watch_secrets(keys),
+            Self::Cluster(cluster) => cluster.certificates.watch(keys),
+            Self::Files(files) => files.watch_certificates(keys),
         }
     }
 }
 
 pub struct ClusterSource {
     feed: Informer,
-    secrets: SecretWatches,
+    certificates: CertificateWatches,
 }
 
 pub struct FileSource {
     input: cluster::input::InputArgs,
     /// Paths, sizes and modification times.
     stamp: Stamp,
-    secrets: BTreeMap<ObjectKey, Result<PemKeyPair, Notice>>,
-    wanted: BTreeSet<ObjectKey>,
+    certificates: BTreeMap<CertificateKey, CertificateUpdate>,
+    wanted: BTreeSet<CertificateKey>,
     queue: VecDeque<MeshInput>,
     next_poll: Instant,
 }
@@ -155,7 +155,15 @@ impl FileSource {
                 objects_by_kind.entry(kind).or_default().push(object);
             }
         }
-        self.secrets = objects_by_kind.remove(&ObjectKind::Secret).into_iter().flatten().map(pair).collect();
+        let sources = [
+            (ObjectKind::Secret, CertificateKind::Secret),
+            (ObjectKind::ConfigMap, CertificateKind::ConfigMap),
+        ];
+        self.certificates.clear();
+        for (kind, of) in sources {
+            let objects = objects_by_kind.remove(&kind).into_iter().flatten();
+            self.certificates.extend(objects.map(|object| certificate(of, &object)));
+        }
         for kind in KINDS {
             self.queue.push_back(MeshInput::Event(InformerEvent::ListStarted(kind).into()));
             for object in objects_by_kind.remove(&kind).unwrap_or_default() {
@@ -169,14 +177,15 @@ impl FileSource {
             self.queue.push_back(MeshInput::Event(InformerEvent::ListCompleted(kind).into()));
         }
         let wanted = std::mem::take(&mut self.wanted);
-        self.watch_secrets(&wanted);
+        self.watch_certificates(&wanted);
         Ok(())
     }
 
-    fn watch_secrets(&mut self, keys: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
+    fn watch_certificates(&mut self, keys: &BTreeSet<CertificateKey>) -> Vec<CertificateKey> {
         for key in keys.difference(&self.wanted) {
-            let pair = self.secrets.get(key).cloned().unwrap_or_else(|| Err(tls_secret::missing(key)));
-            self.queue.push_back(MeshInput::Secret(key.clone(), pair));
+            let known = self.certificates.get(key).cloned();
+            let update = known.unwrap_or_else(|| CertificateUpdate::missing(key));
+            self.queue.push_back(MeshInput::Certificate(update.into()));
         }
         let gone = self.wanted.difference(keys).cloned().collect();
         self.wanted = keys.clone();
@@ -185,13 +194,20 @@ impl FileSource {
 }
 
 fn kind_of(object: &Value) -> Option<ObjectKind> {
-    let kind = object["kind"].as_str()?;
-    KINDS.into_iter().chain([ObjectKind::Secret]).find(|known| known.as_str() == kind)
+    let (kind, version) = (object["kind"].as_str()?, object["apiVersion"].as_str().unwrap_or_default());
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    let known = KINDS.into_iter().chain([ObjectKind::Secret, ObjectKind::ConfigMap]);
+    known.into_iter().find(|known| {
+        // Files may omit the version of other kinds, but there are several that are called Gateway.
+        let is_other = matches!(known, ObjectKind::GatewayApi(_)) && group != model::gateway_api::GROUP;
+        known.as_str() == kind && !is_other
+    })
 }
 
 /// As the API server does.
 fn fill_in_namespace(object: &mut Value) {
-    let global = object["kind"] == "Node";
+    let global =
+        object["kind"].as_str().is_some_and(|kind| ["Node", "Namespace", "GatewayClass"].contains(&kind));
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut)
         && !global
     {
@@ -199,9 +215,9 @@ fn fill_in_namespace(object: &mut Value) {
     }
 }
 
-fn pair(object: Value) -> (ObjectKey, Result<PemKeyPair, Notice>) {
+fn certificate(kind: CertificateKind, object: &Value) -> (CertificateKey, CertificateUpdate) {
     let part = |name: &str| Name::new(object["metadata"][name].as_str().unwrap_or_default());
-    let key = ObjectKey { namespace: part("namespace"), name: part("name") };
-    let pair = tls_secret::parse(&key, &object.to_string());
-    (key, pair)
+    let key = (kind, ObjectKey { namespace: part("namespace"), name: part("name") });
+    let update = CertificateUpdate::parse(&key, &object.to_string());
+    (key, update)
 }

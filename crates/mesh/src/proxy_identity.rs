@@ -1,12 +1,18 @@
 //! The identity of a proxy: a sidecar of a Service's pods or a gateway, and its location.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use model::backend::ConsumerLocation;
-use model::route::{Gateway, GatewayListener};
-use model::{Labels, Name, ObjectKey, ServiceKey, Snapshot, annotation};
+use model::gateway_api::{CONTROLLER, StandardGateway};
+use model::route::{Gateway, GatewayListener, GatewayPort, RouteTable};
+use model::{Labels, Name, Notice, ObjectKey, ServiceKey, Snapshot, annotation};
+use plan::gateway_api::{AssignedAddresses, AttachedRoutes, StatusPlanner, gateway_table};
 use plan::routes::MeshClient;
+
+use super::certificate_watches::CertificateKey;
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
@@ -24,7 +30,7 @@ pub struct ProxyIdentity {
 pub enum ProxyRole {
     /// For pods of a Service, with the labels of the pod.
     Sidecar(ServiceKey, Labels),
-    /// A MeshGateway, or one listener of it.
+    /// A MeshGateway, else a Gateway of the Gateway API, or one listener of it.
     Gateway(ObjectKey, Option<Name>),
 }
 
@@ -115,6 +121,52 @@ impl ProxyIdentity {
         }
         Some(gateway)
     }
+
+    /// The table of a Gateway of the Gateway API, reduced to the listener of the role if it has one; `None` if it belongs
+    /// to another controller.
+    pub(super) fn standard_gateway(
+        &self,
+        snapshot: &Snapshot,
+        gateway: &StandardGateway,
+    ) -> Option<StandardTable> {
+        let class = snapshot.gateway_class(&gateway.class)?;
+        if class.controller != CONTROLLER {
+            return None;
+        }
+        let (planned, notices) = gateway_table(snapshot, gateway);
+        let addresses = AssignedAddresses::Services;
+        let mut attached = AttachedRoutes::default();
+        let planner = StatusPlanner::new(snapshot, CONTROLLER, &addresses, &mut attached);
+        let certificates = planner.certificates(Some(&gateway.identity.key));
+        let table = match &self.role {
+            ProxyRole::Gateway(_, Some(name)) => only_listener(&planned, name),
+            _ => planned,
+        };
+        Some(StandardTable { table, certificates, notices })
+    }
+}
+
+/// A table with the listener of a name alone.
+fn only_listener(table: &RouteTable, name: &Name) -> RouteTable {
+    let mut reduced = RouteTable::default();
+    for port in table.ports() {
+        let own: Vec<_> = port.listeners.iter().filter(|listener| listener.name == *name).cloned().collect();
+        if !own.is_empty() {
+            reduced.put_port(Arc::new(GatewayPort::new(port.number, port.protocol, own)));
+        }
+    }
+    let used = reduced.backends();
+    for (id, tls) in table.all_backend_tls().filter(|(id, _)| used.contains(*id)) {
+        reduced.put_backend_tls(id.clone(), tls.clone());
+    }
+    reduced
+}
+
+/// The table of a Gateway, with what it needs.
+pub(super) struct StandardTable {
+    pub(super) table: RouteTable,
+    pub(super) certificates: BTreeSet<CertificateKey>,
+    pub(super) notices: Vec<Notice>,
 }
 
 #[cfg(test)]

@@ -2,14 +2,16 @@
 //! Programmed (proxies use it), with Events when they change.
 //!
 //! ```text
-//! watches -> WatchCache (Services, routes, gateways), Secrets of listeners
+//! watches -> WatchCache (Services, routes, gateways), Secrets and ConfigMaps with certificates
 //!         -> plan::routes: RouteStatus -> conditions -> written to the API if they differ
+//!         -> plan::gateway_api: statuses of the Gateway API -> the same
 //! ```
 //!
 //! Only the leader runs this. Unchanged status is not written, and conditions of other writers stay: a status is replaced
 //! at the resourceVersion that it was read from, because API servers do not merge lists of custom resources.
 
 mod conditions;
+mod gateway_api;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -18,54 +20,82 @@ use clock::Clock;
 use http::Method;
 use jiff::Timestamp;
 use kube::Client;
+use model::gateway_api::{CertificateKind, GatewayApiKind};
 use model::parse::route::mesh_object;
 use model::random::Random;
 use model::route::PolicyTarget;
 use model::{Interner, Name, Notice, Object, ObjectKey, ObjectRef, ServiceKey, Snapshot};
+use plan::gateway_api::{AssignedAddresses, StatusKey};
 use plan::routes::{
-    RouteStatus, SecretState, never_matching, of_gateway, of_gateway_http_route, of_http_route, of_tcp_route,
+    RouteStatus, SecretState, never_matching, of_gateway, of_gateway_http_route, of_http_route,
+    of_load_balancing, of_route_filter, of_tcp_route,
 };
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, warn};
-use xds::render::PemKeyPair;
 
 pub use conditions::{ACCEPTED, PROGRAMMED, RESOLVED_REFS};
 use conditions::{StatusWrite, StoredObject};
 
-use super::secret_watches::SecretWatches;
+use super::certificate_watches::{CertificateKey, CertificateUpdate, CertificateWatches};
 use super::tls_secret;
 use cluster::events;
 use cluster::write::{MERGE_PATCH, send};
 use cluster::{
     Informer, InformerEvent, ObjectChange, ObjectKind, WatchCache, WatchSpec, api_outage, failure,
 };
+use gateway_api::{ChangeAbout, GatewayApiStatuses, VERSIONED_DEFINITION};
 
 /// Concurrent writes.
 const WRITERS: usize = 5;
 /// Backoff after a failed write.
 const BACKOFF: Duration = Duration::from_secs(5);
-const KINDS: [ObjectKind; 5] = [
+/// Statuses of the Gateway API planned at once.
+const BATCH: usize = 1_024;
+/// Events applied before statuses are planned.
+const EVENTS_PER_SYNC: usize = 1_024;
+const KINDS: [ObjectKind; 8] = [
     ObjectKind::Service,
+    ObjectKind::Namespace,
     ObjectKind::HttpRoute,
     ObjectKind::GatewayHttpRoute,
     ObjectKind::TcpRoute,
     ObjectKind::Gateway,
+    ObjectKind::LoadBalancing,
+    ObjectKind::RouteFilter,
 ];
 
 type Key = (ObjectKind, ObjectKey);
 
-/// Runs until `stop` turns true. Dropping the future cancels all writes.
-pub async fn run(client: Client, clock: Clock, mut random: Random, mut stop: watch::Receiver<bool>) {
-    let mut feed = Informer::start(&client, random.split(), KINDS.map(WatchSpec::all));
-    let mut secrets = SecretWatches::new(client.clone(), random);
-    let mut reconciler = StatusReconciler::default();
-    let mut writers: JoinSet<(Key, Result<(), kube::Error>)> = JoinSet::new();
+/// All kinds, of Namespaces the metadata, and the definition with the version of the Gateway API.
+fn wanted() -> Vec<WatchSpec> {
+    let name = format!("metadata.name={VERSIONED_DEFINITION}");
+    let definition = WatchSpec::all(ObjectKind::CustomResourceDefinition).fields(&name).metadata_only();
+    let all = KINDS.into_iter().chain(ObjectKind::GATEWAY_API);
+    let spec = |kind| match kind {
+        ObjectKind::Namespace => WatchSpec::all(kind).metadata_only(),
+        _ => WatchSpec::all(kind),
+    };
+    all.map(spec).chain([definition]).collect()
+}
+
+/// Runs until `stop` turns true. Dropping the future cancels all writes. `addresses` are those of Gateways.
+pub async fn run(
+    client: Client,
+    addresses: AssignedAddresses,
+    clock: Clock,
+    mut random: Random,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut feed = Informer::start(&client, random.split(), wanted());
+    let mut certificates = CertificateWatches::new(client.clone(), random);
+    let mut reconciler = StatusReconciler::new(addresses);
+    let mut writers: JoinSet<(Key, Result<Value, kube::Error>)> = JoinSet::new();
     loop {
-        if let Some(wanted) = reconciler.take_wanted_secrets() {
-            secrets.watch(&wanted).iter().for_each(|gone| reconciler.forget_secret(gone));
+        if let Some(wanted) = reconciler.take_wanted_certificates() {
+            certificates.watch(&wanted).iter().for_each(|gone| reconciler.forget_certificate(gone));
         }
         while writers.len() < WRITERS
             && let Some((key, work)) = reconciler.next(Instant::now(), clock.timestamp())
@@ -82,8 +112,14 @@ pub async fn run(client: Client, clock: Clock, mut random: Random, mut stop: wat
                     reconciler.done(key, result, Instant::now());
                 }
             }
-            (key, pair) = secrets.next() => reconciler.put_secret(key, &pair),
-            event = feed.next() => reconciler.apply(event),
+            update = certificates.next() => reconciler.put_certificate(update),
+            event = feed.next() => {
+                reconciler.apply(event);
+                for _ in 0..EVENTS_PER_SYNC {
+                    let Some(event) = feed.ready() else { break };
+                    reconciler.apply(event);
+                }
+            }
             () = tokio::time::sleep_until(wake), if reconciler.has_backoff() => {}
         }
     }
@@ -91,15 +127,24 @@ pub async fn run(client: Client, clock: Clock, mut random: Random, mut stop: wat
 }
 
 /// The objects, and the work queue of their status.
-#[derive(Default)]
 struct StatusReconciler {
     mirror: WatchCache,
     records: BTreeMap<Key, StoredObject>,
+    gateway_api: GatewayApiStatuses,
     secrets: BTreeMap<ObjectKey, SecretState>,
     wants_other_secrets: bool,
+    /// The Secrets of MeshGateways.
+    mesh_secrets: BTreeSet<ObjectKey>,
+    standard_certificates: BTreeSet<CertificateKey>,
+    /// Secrets and ConfigMaps whose watch has answered: before that, absence means nothing.
+    answered: BTreeSet<CertificateKey>,
     /// The work queue, each key once.
     queue: VecDeque<Key>,
     queued: BTreeSet<Key>,
+    /// Objects of the Gateway API whose status may have changed.
+    standard: BTreeSet<StatusKey>,
+    /// Their writes that were planned.
+    planned: BTreeMap<StatusKey, StatusWrite>,
     /// Failed writes with the time of their retry.
     backoff: VecDeque<(Instant, Key)>,
     /// Writes in flight.
@@ -107,7 +152,38 @@ struct StatusReconciler {
 }
 
 impl StatusReconciler {
+    fn new(addresses: AssignedAddresses) -> Self {
+        Self {
+            mirror: WatchCache::default(),
+            records: BTreeMap::new(),
+            gateway_api: GatewayApiStatuses::new(addresses),
+            secrets: BTreeMap::new(),
+            wants_other_secrets: false,
+            mesh_secrets: BTreeSet::new(),
+            standard_certificates: BTreeSet::new(),
+            answered: BTreeSet::new(),
+            queue: VecDeque::new(),
+            queued: BTreeSet::new(),
+            standard: BTreeSet::new(),
+            planned: BTreeMap::new(),
+            backoff: VecDeque::new(),
+            in_flight: BTreeSet::new(),
+        }
+    }
+
     fn apply(&mut self, event: InformerEvent) {
+        if let InformerEvent::Applied(ObjectKind::GatewayApi(kind), object) = &event
+            && *kind != GatewayApiKind::Grant
+            && let Ok(value) = serde_json::from_str(object.text())
+        {
+            self.gateway_api.store(*kind, &value);
+            let key = ObjectKey::new(&Name::new(object.namespace()), &Name::new(object.name()));
+            self.enqueue_standard([(*kind, key)]);
+        }
+        if let InformerEvent::Applied(ObjectKind::CustomResourceDefinition, object) = &event {
+            let affected = self.gateway_api.set_definition(Some(object.text()));
+            self.enqueue_standard(affected);
+        }
         if let InformerEvent::Applied(kind, object) = &event
             && ObjectKind::MESH.contains(kind)
         {
@@ -120,7 +196,31 @@ impl StatusReconciler {
         }
         for change in self.mirror.read(event) {
             self.enqueue_affected(&change);
+            let about = ChangeAbout::of(&change, self.mirror.snapshot());
+            self.enqueue_dependents(about.as_ref());
             self.mirror.apply(change);
+            self.enqueue_dependents(about.as_ref());
+        }
+    }
+
+    /// Enqueues what a change may affect in the Gateway API, before or after it is applied.
+    fn enqueue_dependents(&mut self, about: Option<&ChangeAbout>) {
+        let Some(about) = about else { return };
+        let affected = self.gateway_api.affected(about, self.mirror.snapshot());
+        self.enqueue_standard(affected);
+        for namespace in about.mesh_namespaces(self.mirror.snapshot()) {
+            self.enqueue_users(&namespace);
+        }
+        for key in about.mesh_policies(self.mirror.snapshot()) {
+            self.enqueue((ObjectKind::GatewayHttpRoute, key));
+        }
+    }
+
+    fn enqueue_standard(&mut self, keys: impl IntoIterator<Item = StatusKey>) {
+        for key in keys {
+            // What was planned before is out of date.
+            self.planned.remove(&key);
+            self.standard.insert(key);
         }
     }
 
@@ -137,6 +237,9 @@ impl StatusReconciler {
             ObjectChange::Deleted(kind, key) | ObjectChange::Unreadable(kind, key, _) => {
                 if matches!(change, ObjectChange::Deleted(..)) {
                     self.records.remove(&(*kind, key.clone()));
+                    if let ObjectKind::GatewayApi(kind) = kind {
+                        self.gateway_api.forget(*kind, key);
+                    }
                 }
                 match kind {
                     ObjectKind::Service => self.enqueue_users(&key.namespace),
@@ -149,6 +252,9 @@ impl StatusReconciler {
                 // Objects that refer to this kind can be evaluated now.
                 let all: Vec<Key> = self.records.keys().cloned().collect();
                 all.into_iter().for_each(|key| self.enqueue(key));
+                if let ObjectKind::GatewayApi(kind) = kind {
+                    self.gateway_api.retain(*kind, seen);
+                }
             }
             ObjectChange::Applied(..) | ObjectChange::Other(..) | ObjectChange::Failed(..) => {}
         }
@@ -160,6 +266,9 @@ impl StatusReconciler {
     }
 
     fn enqueue(&mut self, key: Key) {
+        if let (ObjectKind::GatewayApi(kind), key) = key {
+            return self.enqueue_standard([(kind, key)]);
+        }
         if self.queued.insert(key.clone()) {
             self.queue.push_back(key);
         }
@@ -178,6 +287,9 @@ impl StatusReconciler {
                     ObjectKind::TcpRoute => snapshot.tcp_route(key).is_some_and(|policy| {
                         policy.to.iter().filter_map(|to| to.service.as_ref()).any(is_there)
                     }),
+                    ObjectKind::LoadBalancing => snapshot.load_balancing_policy(key).is_some_and(|policy| {
+                        policy.to.iter().filter_map(|to| to.service.as_ref()).any(is_there)
+                    }),
                     _ => false,
                 }
         };
@@ -185,17 +297,39 @@ impl StatusReconciler {
         users.into_iter().for_each(|key| self.enqueue(key));
     }
 
-    /// The Secrets of listeners, if they may have changed.
-    fn take_wanted_secrets(&mut self) -> Option<BTreeSet<ObjectKey>> {
-        std::mem::take(&mut self.wants_other_secrets).then(|| {
-            let listeners = self.mirror.snapshot().gateways().flat_map(|gateway| gateway.listeners.iter());
-            listeners.filter_map(|listener| Some(listener.certificate.as_ref()?.secret.clone())).collect()
-        })
+    /// The Secrets and ConfigMaps that gateways refer to, if they may have changed.
+    fn take_wanted_certificates(&mut self) -> Option<BTreeSet<CertificateKey>> {
+        let snapshot = self.mirror.snapshot();
+        let is_changed = std::mem::take(&mut self.wants_other_secrets);
+        if is_changed {
+            let listeners = snapshot.gateways().flat_map(|gateway| gateway.listeners.iter());
+            let secrets =
+                listeners.filter_map(|listener| Some(listener.certificate.as_ref()?.secret.clone()));
+            self.mesh_secrets = secrets.collect();
+        }
+        let standard = self.gateway_api.take_wanted_certificates(snapshot);
+        if !is_changed && standard.is_none() {
+            return None;
+        }
+        self.standard_certificates =
+            standard.unwrap_or_else(|| std::mem::take(&mut self.standard_certificates));
+        let mesh = self.mesh_secrets.iter().map(|key| (CertificateKind::Secret, key.clone()));
+        Some(mesh.chain(self.standard_certificates.iter().cloned()).collect())
     }
 
-    fn put_secret(&mut self, key: ObjectKey, pair: &Result<PemKeyPair, Notice>) {
+    fn put_certificate(&mut self, update: CertificateUpdate) {
+        let CertificateUpdate { key: (kind, key), data, source } = update;
+        self.answered.insert((kind, key.clone()));
+        if self.mirror.snapshot().certificate_source(kind, &key) != source.as_ref() {
+            self.mirror.put_certificate(kind, &key, source);
+            let affected = self.gateway_api.affected_by_certificate(self.mirror.snapshot());
+            self.enqueue_standard(affected);
+        }
+        if kind != CertificateKind::Secret {
+            return;
+        }
         let text = |notice: &Notice| format!("Secret {key}: {}", notice.message);
-        let state = match pair {
+        let state = match &data {
             Ok(_) => SecretState::Usable,
             Err(notice) if notice.reason == tls_secret::NOT_READABLE => SecretState::Unknown(text(notice)),
             Err(notice) => SecretState::Unusable(text(notice)),
@@ -205,8 +339,12 @@ impl StatusReconciler {
         self.enqueue_users(&namespace);
     }
 
-    fn forget_secret(&mut self, key: &ObjectKey) {
-        self.secrets.remove(key);
+    fn forget_certificate(&mut self, (kind, key): &CertificateKey) {
+        self.answered.remove(&(*kind, key.clone()));
+        self.mirror.put_certificate(*kind, key, None);
+        if *kind == CertificateKind::Secret {
+            self.secrets.remove(key);
+        }
     }
 
     fn next(&mut self, now: Instant, time: Timestamp) -> Option<(Key, StatusWrite)> {
@@ -214,6 +352,13 @@ impl StatusReconciler {
             if let Some((_, key)) = self.backoff.pop_front() {
                 self.enqueue(key);
             }
+        }
+        // A batch may need no write at all.
+        while self.planned.is_empty() && self.plan_standard(time) {}
+        if let Some(((kind, key), work)) = self.planned.pop_first() {
+            let key = (ObjectKind::GatewayApi(kind), key);
+            self.in_flight.insert(key.clone());
+            return Some((key, work));
         }
         for _ in 0..self.queue.len() {
             let key = self.queue.pop_front()?;
@@ -229,6 +374,24 @@ impl StatusReconciler {
             }
         }
         None
+    }
+
+    /// Plans the queued statuses of the Gateway API together: they share what is known of their Gateways.
+    /// Returns whether there were any.
+    fn plan_standard(&mut self, time: Timestamp) -> bool {
+        let is_known = self.mirror.has_listed(&KINDS) && self.mirror.has_listed(&ObjectKind::GATEWAY_API);
+        if !is_known || !self.standard_certificates.is_subset(&self.answered) {
+            return false;
+        }
+        let is_free = |(kind, key): &&StatusKey| {
+            !self.in_flight.contains(&(ObjectKind::GatewayApi(*kind), key.clone()))
+        };
+        let keys: Vec<StatusKey> = self.standard.iter().filter(is_free).take(BATCH).cloned().collect();
+        for key in &keys {
+            self.standard.remove(key);
+        }
+        self.planned.extend(self.gateway_api.writes(self.mirror.snapshot(), &keys, time));
+        !keys.is_empty()
     }
 
     /// The write that an object needs; `None` if its status is current.
@@ -253,6 +416,15 @@ impl StatusReconciler {
             ObjectKind::GatewayHttpRoute => {
                 Some(of_gateway_http_route(snapshot, snapshot.gateway_http_route(key)?))
             }
+            ObjectKind::RouteFilter => Some(of_route_filter()),
+            ObjectKind::LoadBalancing => {
+                let policy = snapshot.load_balancing_policy(key)?;
+                let at_gateway = matches!(policy.target, PolicyTarget::Gateway(..));
+                let of_gateways = [ObjectKind::Gateway, ObjectKind::GatewayApi(GatewayApiKind::Gateway)];
+                let is_known =
+                    has_listed(&[ObjectKind::Service]) && (!at_gateway || has_listed(&of_gateways));
+                is_known.then(|| of_load_balancing(snapshot, policy))
+            }
             ObjectKind::TcpRoute => {
                 let policy = snapshot.tcp_route(key)?;
                 let at_gateway = matches!(policy.target, PolicyTarget::Gateway(..));
@@ -269,11 +441,19 @@ impl StatusReconciler {
         }
     }
 
-    fn done(&mut self, key: Key, result: Result<(), kube::Error>, now: Instant) {
+    fn done(&mut self, key: Key, result: Result<Value, kube::Error>, now: Instant) {
         self.in_flight.remove(&key);
         let (kind, object) = (key.0.as_str(), &key.1);
         match result {
-            Ok(()) => debug!(kind, %object, "wrote status"),
+            Ok(written) => {
+                debug!(kind, %object, "wrote status");
+                // The watch brings it later; what is planned until then knows it.
+                if let ObjectKind::GatewayApi(kind) = key.0
+                    && written["metadata"]["name"].is_string()
+                {
+                    self.gateway_api.store(kind, &written);
+                }
+            }
             // The watch delivers the conflicting write.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
             Err(error) => {
@@ -305,14 +485,14 @@ fn record(kind: ObjectKind, text: &str) -> Option<StoredObject> {
     Some(StoredObject::new(&object, reading.errors, idle))
 }
 
-async fn write(client: &Client, work: &StatusWrite) -> Result<(), kube::Error> {
-    send::<Value>(client, Method::PATCH, &work.path, MERGE_PATCH, &work.patch).await?;
+async fn write(client: &Client, work: &StatusWrite) -> Result<Value, kube::Error> {
+    let written = send::<Value>(client, Method::PATCH, &work.path, MERGE_PATCH, &work.patch).await?;
     for event in &work.events {
         if let Err(error) = events::record(client, event).await {
             debug!(error = failure::cause(&error), "failed to write an Event");
         }
     }
-    Ok(())
+    Ok(written)
 }
 
 #[cfg(test)]

@@ -11,18 +11,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::{BackendTable, Notice, Object, ObjectKey, RouteTable, Snapshot};
+use model::gateway_api::CertificateKind;
+use model::{BackendTable, Notice, Object, ObjectKey, RouteTable, Snapshot, Timestamp};
 use plan::FeatureGates;
 use plan::routes::unused_targets;
 use xds::render::PemKeyPair;
 
 use super::affected::Affected;
+use super::certificate_watches::{CertificateData, CertificateKey, CertificateUpdate};
 pub use super::identity_tables::ChangedTables;
 use super::identity_tables::{IdentityTables, RefreshContext};
 use super::proxy_identity::ProxyIdentity;
 use cluster::{InformerEvent, ObjectChange, ObjectKind, WatchCache, WatchSpec};
 
-pub const KINDS: [ObjectKind; 8] = [
+pub const KINDS: [ObjectKind; 21] = [
     ObjectKind::Service,
     ObjectKind::Slice,
     ObjectKind::Pod,
@@ -31,13 +33,28 @@ pub const KINDS: [ObjectKind; 8] = [
     ObjectKind::GatewayHttpRoute,
     ObjectKind::TcpRoute,
     ObjectKind::Gateway,
+    ObjectKind::LoadBalancing,
+    ObjectKind::RouteFilter,
+    ObjectKind::Namespace,
+    ObjectKind::GATEWAY_API[0],
+    ObjectKind::GATEWAY_API[1],
+    ObjectKind::GATEWAY_API[2],
+    ObjectKind::GATEWAY_API[3],
+    ObjectKind::GATEWAY_API[4],
+    ObjectKind::GATEWAY_API[5],
+    ObjectKind::GATEWAY_API[6],
+    ObjectKind::GATEWAY_API[7],
+    ObjectKind::GATEWAY_API[8],
+    ObjectKind::GATEWAY_API[9],
 ];
 
-/// All objects of these kinds; of Pods the metadata only. Secrets are watched one by one, see
-/// [`TableCache::secrets`].
+/// All objects of these kinds; of Pods and Namespaces the metadata only. Secrets and ConfigMaps are watched one by one,
+/// see [`TableCache::wanted_certificates`].
 pub fn wanted() -> Vec<WatchSpec> {
     let wanted = |kind| match kind {
         ObjectKind::Pod => WatchSpec::all(kind).metadata_only(),
+        // Only listeners that select namespaces by label need them.
+        ObjectKind::Namespace => WatchSpec::all(kind).metadata_only().optional(),
         _ => WatchSpec::all(kind),
     };
     KINDS.into_iter().map(wanted).collect()
@@ -60,6 +77,8 @@ pub struct MeshTables {
     pub fallbacks: Vec<Arc<BackendTable>>,
     /// By Secret; missing and unusable ones are absent.
     pub certificates: BTreeMap<ObjectKey, Arc<PemKeyPair>>,
+    /// PEM of certificate authorities, by ConfigMap; missing and unusable ones are absent.
+    pub authorities: BTreeMap<ObjectKey, Arc<[u8]>>,
 }
 
 #[derive(Debug)]
@@ -69,7 +88,7 @@ pub struct TableCache {
     with_fallbacks: bool,
     identities: BTreeMap<ProxyIdentity, IdentityTables>,
     affected: Affected,
-    certificates: BTreeMap<ObjectKey, Arc<PemKeyPair>>,
+    certificates: BTreeMap<CertificateKey, CertificateData>,
     /// Notices about single objects.
     object_notices: BTreeMap<(ObjectKind, ObjectKey), Vec<Notice>>,
     /// Kinds whose watch fails, and why.
@@ -166,35 +185,49 @@ impl TableCache {
         }
     }
 
-    /// The Secrets of the gateways' listeners; only these are watched.
-    pub fn secrets(&self) -> BTreeSet<ObjectKey> {
-        self.identities.values().flat_map(|tables| tables.secrets.iter().cloned()).collect()
+    /// The Secrets and ConfigMaps of the gateways; only these are watched.
+    pub fn wanted_certificates(&self) -> BTreeSet<CertificateKey> {
+        self.identities.values().flat_map(|tables| tables.certificates.iter().cloned()).collect()
     }
 
-    /// Sets a Secret, or the Notice why it is missing or unusable.
-    pub fn put_secret(&mut self, key: &ObjectKey, pair: Result<PemKeyPair, Notice>) {
-        let before = self.certificates.remove(key);
-        self.set_object_notices(ObjectKind::Secret, key.clone(), &[]);
-        match pair {
-            Ok(pair) if before.as_deref() == Some(&pair) => {
-                self.certificates.extend(before.map(|before| (key.clone(), before)));
-            }
-            Ok(pair) => {
-                self.certificates.insert(key.clone(), Arc::new(pair));
-                self.affected.secrets.insert(key.clone());
-            }
-            Err(notice) => {
-                self.set_object_notices(ObjectKind::Secret, key.clone(), &[notice]);
-                if before.is_some() {
-                    self.affected.secrets.insert(key.clone());
-                }
-            }
+    pub fn put_certificate(&mut self, update: CertificateUpdate) {
+        let CertificateUpdate { key, data, source } = update;
+        let (kind, object) = &key;
+        let notices: Vec<Notice> = data.as_ref().err().cloned().into_iter().collect();
+        self.set_object_notices(object_kind(*kind), object.clone(), &notices);
+        let before = self.certificates.get(&key);
+        let is_same = match &data {
+            Ok(data) => before == Some(data),
+            Err(_) => before.is_none(),
+        };
+        if !is_same {
+            self.affected.certificates.insert(key.clone());
+        }
+        match data {
+            // Equal data keeps its value: users compare by pointer.
+            Ok(_) if is_same => {}
+            Ok(data) => drop(self.certificates.insert(key.clone(), data)),
+            Err(_) => drop(self.certificates.remove(&key)),
+        }
+        if self.snapshot().certificate_source(*kind, object) != source.as_ref() {
+            self.affected.all_standard_gateways = true;
+            self.mirror.put_certificate(*kind, object, source);
         }
     }
 
-    pub fn remove_secret(&mut self, key: &ObjectKey) {
+    pub fn remove_certificate(&mut self, key: &CertificateKey) {
         self.certificates.remove(key);
-        self.set_object_notices(ObjectKind::Secret, key.clone(), &[]);
+        self.mirror.put_certificate(key.0, &key.1, None);
+        self.set_object_notices(object_kind(key.0), key.1.clone(), &[]);
+    }
+
+    /// Sets the shares of endpoints that warm up or are drained to those of this time, for the next
+    /// [`TableCache::refresh`].
+    pub fn advance_shares(&mut self, now: Timestamp) {
+        let changes = plan::capacity::advance(self.mirror.snapshot_mut(), now);
+        if self.is_listed() {
+            self.affected.backends.extend(changes.services);
+        }
     }
 
     /// Plans the affected parts, and returns the identities whose tables changed.
@@ -226,13 +259,24 @@ impl TableCache {
     /// The tables of an identity, as of the last [`TableCache::refresh`].
     pub fn tables(&self, identity: &ProxyIdentity) -> Option<MeshTables> {
         let tables = self.identities.get(identity)?;
-        let pair = |key: &ObjectKey| Some((key.clone(), self.certificates.get(key)?.clone()));
-        let certificates = tables.secrets.iter().filter_map(pair).collect();
+        let (mut certificates, mut authorities) = (BTreeMap::new(), BTreeMap::new());
+        for key in &tables.certificates {
+            match self.certificates.get(key) {
+                Some(CertificateData::KeyPair(pair)) => {
+                    certificates.insert(key.1.clone(), pair.clone());
+                }
+                Some(CertificateData::Authorities(pem)) => {
+                    authorities.insert(key.1.clone(), pem.clone());
+                }
+                None => {}
+            }
+        }
         Some(MeshTables {
             routes: tables.routes.clone(),
             backends: tables.backends.clone(),
             fallbacks: tables.fallbacks.clone(),
             certificates,
+            authorities,
         })
     }
 
@@ -260,10 +304,23 @@ fn kind_and_key(object: &Object) -> Option<(ObjectKind, ObjectKey)> {
         Object::GatewayHttpRoute(o) => (ObjectKind::GatewayHttpRoute, o.key.clone()),
         Object::TcpRoute(o) => (ObjectKind::TcpRoute, o.key.clone()),
         Object::Gateway(o) => (ObjectKind::Gateway, o.key.clone()),
+        Object::RouteFilter(o) => (ObjectKind::RouteFilter, o.key.clone()),
+        Object::LoadBalancing(o) => (ObjectKind::LoadBalancing, o.identity.key.clone()),
+        Object::GatewayApi(o) => {
+            let (kind, key) = o.kind_and_key()?;
+            (ObjectKind::GatewayApi(kind), key.clone())
+        }
         Object::Node(_) | Object::Namespace(_) | Object::ServiceCidr(_) | Object::IpAddress(_) => {
             return None;
         }
     })
+}
+
+fn object_kind(kind: CertificateKind) -> ObjectKind {
+    match kind {
+        CertificateKind::Secret => ObjectKind::Secret,
+        CertificateKind::ConfigMap => ObjectKind::ConfigMap,
+    }
 }
 
 #[cfg(test)]

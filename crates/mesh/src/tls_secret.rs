@@ -1,8 +1,12 @@
-//! Secrets of type kubernetes.io/tls: a certificate chain and its key, which are never logged.
+//! Secrets of type kubernetes.io/tls: a certificate chain and its key, which are never logged. ConfigMaps of certificate
+//! authorities.
 
-use k8s_openapi::api::core::v1::Secret;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use model::gateway_api::CertificateKind;
 use model::{Notice, ObjectKey, ObjectRef};
-use proxy::ServerCertificate;
+use proxy::{CertificateAuthorities, ServerCertificate};
 use xds::render::PemKeyPair;
 
 /// Parses the JSON of a Secret.
@@ -26,10 +30,34 @@ pub fn parse(key: &ObjectKey, text: &str) -> Result<PemKeyPair, Notice> {
     }
 }
 
-pub fn missing(key: &ObjectKey) -> Notice {
-    let message = "missing, but a listener refers to it, so its TLS handshakes fail; create it \
-                   with kubectl create secret tls NAME --cert=FILE --key=FILE";
-    Notice::new(about(key), "SecretNotFound", message)
+/// Parses the JSON of a ConfigMap.
+pub fn authorities(key: &ObjectKey, text: &str) -> Result<Arc<[u8]>, Notice> {
+    let unusable = |why: &str| {
+        Notice::new(ObjectRef::new("ConfigMap", &key.namespace, &key.name), "ConfigMapNotUsable", why)
+    };
+    let map: Option<ConfigMap> = serde_json::from_str(text).ok();
+    let pem = map.and_then(|map| map.data).and_then(|mut data| data.remove("ca.crt"));
+    let pem = pem.filter(|pem| !pem.is_empty()).ok_or_else(|| unusable("missing data[ca.crt]"))?;
+    match CertificateAuthorities::parse(pem.as_bytes()) {
+        Ok(_) => Ok(pem.into_bytes().into()),
+        Err(error) => Err(unusable(&error.to_string())),
+    }
+}
+
+pub fn missing(kind: CertificateKind, key: &ObjectKey) -> Notice {
+    match kind {
+        CertificateKind::Secret => {
+            let message = "missing, but a listener refers to it, so its TLS handshakes fail; create it \
+                           with kubectl create secret tls NAME --cert=FILE --key=FILE";
+            Notice::new(about(key), "SecretNotFound", message)
+        }
+        CertificateKind::ConfigMap => {
+            let about = ObjectRef::new("ConfigMap", &key.namespace, &key.name);
+            let message =
+                "missing, but certificates are validated by it, so its TLS handshakes fail; create it";
+            Notice::new(about, "ConfigMapNotFound", message)
+        }
+    }
 }
 
 pub fn unusable(key: &ObjectKey, why: String) -> Notice {
@@ -39,10 +67,14 @@ pub fn unusable(key: &ObjectKey, why: String) -> Notice {
 /// The reason of [`unreadable`].
 pub const NOT_READABLE: &str = "SecretNotReadable";
 
-/// The Notice of a Secret that the API does not show us.
-pub fn unreadable(key: &ObjectKey, why: &str) -> Notice {
+/// The Notice of an object that the API does not show us.
+pub fn unreadable(kind: CertificateKind, key: &ObjectKey, why: &str) -> Notice {
     let message = format!("cannot be read; may this account list and watch it? {why}");
-    Notice::new(about(key), NOT_READABLE, message)
+    let about = match kind {
+        CertificateKind::Secret => about(key),
+        CertificateKind::ConfigMap => ObjectRef::new("ConfigMap", &key.namespace, &key.name),
+    };
+    Notice::new(about, NOT_READABLE, message)
 }
 
 fn about(key: &ObjectKey) -> ObjectRef {

@@ -45,6 +45,22 @@ pub const MECHANISM: &str = "zoneward.dev/mechanism";
 pub const MECHANISM_SOURCE: &str = "zoneward.dev/mechanism-source";
 /// On an EndpointSlice that we wrote: expected traffic share of each zone, in 1/256.
 pub const DEMAND: &str = "zoneward.dev/demand";
+/// On an EndpointSlice that we wrote: how far above its fair share an endpoint may be loaded, and for how many endpoints
+/// that holds. It is there if the demand is measured.
+pub const KEEP: &str = "zoneward.dev/keep";
+/// On an EndpointSlice that we wrote: the load that the endpoints of the Service have carried, and when.
+pub const PROVED: &str = "zoneward.dev/proved";
+/// On a Service with Spill: where its demand comes from, instead of the controller's `--spill-demand`.
+pub const SPILL_DEMAND: &str = "zoneward.dev/spill-demand";
+/// On a Pod: how much its endpoints can carry, compared with others of the Service; 1 without it. On an EndpointSlice that
+/// we wrote: those that differ from 1, as `ADDRESS=CAPACITY`, comma-separated.
+pub const CAPACITY: &str = "zoneward.dev/capacity";
+/// On a Service: how long a new endpoint takes to its full share of the traffic.
+pub const SLOW_START: &str = "zoneward.dev/slow-start";
+/// On an EndpointSlice that we wrote: since when new endpoints warm up, as `60s ADDRESS=SECONDS,...`.
+pub const WARMING: &str = "zoneward.dev/warming";
+/// On an EndpointSlice that we wrote: zones that are drained, as `ZONE=PERCENT%@START+SECONDS..END`, comma-separated.
+pub const DRAIN: &str = "zoneward.dev/drain";
 /// On an EndpointSlice that we wrote: the zones of each region, if a region has more zones than hints allow.
 pub const REGIONS: &str = "zoneward.dev/regions";
 
@@ -96,13 +112,16 @@ pub const READ_FROM_SERVICES: &[&str] = &[
     SAME_REGION,
     SAME_ZONE,
     SAME_ZONE_STARTING_THRESHOLD,
+    SLOW_START,
+    SPILL_DEMAND,
     TOPOLOGY_AWARE_HINTS,
     TOPOLOGY_MODE,
     TRAFFIC_DISTRIBUTION,
 ];
 
 /// The annotations of an EndpointSlice that are parsed.
-pub const READ_FROM_SLICES: &[&str] = &[TRIGGER_TIME, DEMAND, MECHANISM, MECHANISM_SOURCE, REGIONS];
+pub const READ_FROM_SLICES: &[&str] =
+    &[TRIGGER_TIME, CAPACITY, DEMAND, DRAIN, KEEP, MECHANISM, MECHANISM_SOURCE, PROVED, REGIONS, WARMING];
 
 /// Labels of a slice that are not copied from its Service.
 pub const RESERVED_ON_SLICES: &[&str] = &[MANAGED_BY, SERVICE_NAME, COEXIST_SERVICE_NAME, HEADLESS];

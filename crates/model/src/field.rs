@@ -153,10 +153,10 @@ impl FieldErrors {
     }
 }
 
-/// The longest path that a rule reads has twelve steps:
-/// `spec.to[0].rules[0].default.filters[0].requestHeaderModifier.set[0].name`. Deeper fields are reported under the path
-/// of their ancestor at this depth.
-const MAX_DEPTH: usize = 12;
+/// The longest path that a rule reads has fourteen steps:
+/// `spec.to[0].rules[0].default.backendRefs[0].filters[0].requestHeaderModifier.set[0].name`. Deeper fields are reported
+/// under the path of their ancestor at this depth.
+const MAX_DEPTH: usize = 14;
 
 #[derive(Clone, Copy, Debug)]
 enum PathElement<'a> {
@@ -243,7 +243,7 @@ impl<'a> Field<'a> {
         Self { path: other.path, ..*self }
     }
 
-    fn path(&self) -> String {
+    pub fn path(&self) -> String {
         self.path.to_string()
     }
 

@@ -87,7 +87,9 @@ impl ForwardingTable {
 
     /// A frontend of a load balancer IP that is local to the node because IPVS forwards it (mode ipvs).
     pub fn local_load_balancer(&self, address: IpAddr) -> Option<&Frontend> {
-        self.node.ipvs_sources.as_ref()?;
+        if self.node.mode != ForwardingMode::Ipvs {
+            return None;
+        }
         let first = FrontendAddress::new(address, Protocol::Tcp, 0);
         let of_address = self.service_by_address.range(first..).take_while(|(at, _)| at.host == first.host);
         let mut frontends = of_address.filter_map(|(at, _)| self.frontend(at));

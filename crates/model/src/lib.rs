@@ -6,6 +6,7 @@
 //! | what | where |
 //! |---|---|
 //! | Kubernetes objects | [`service`], [`mod@slice`], [`endpoint`], [`pod`], [`node`], [`service_cidr`] (with IPAddress) |
+//! | Gateway API objects | [`gateway_api`] |
 //! | all objects, indexed | [`snapshot`] |
 //! | JSON -> objects, objects -> JSON | [`parse`], [`mod@write`]; [`field`]: fields with paths and errors; [`json`] |
 //! | names, labels, identities | [`name`], [`label`], [`uid`], [`annotation`]: every key that is read or written |
@@ -22,6 +23,7 @@ pub mod duration;
 pub mod endpoint;
 pub mod field;
 pub mod forward;
+pub mod gateway_api;
 pub mod hash;
 pub mod json;
 pub mod label;
@@ -57,7 +59,7 @@ pub use pod::{ContainerPort, Pod, PodDetails};
 pub use route::{BackendId, RouteTable};
 pub use service::{ClusterIps, Service, ServicePort, ServiceType, TargetPort, TrafficPolicy};
 pub use service_cidr::{IpAddress, ParentRef, ServiceCidr};
-pub use slice::{Owner, Slice, SliceContent, SlicePort};
+pub use slice::{EndpointShares, Owner, Slice, SliceContent, SlicePort};
 pub use snapshot::{Snapshot, SnapshotRevision};
 pub use time::Timestamp;
 pub use uid::Uid;

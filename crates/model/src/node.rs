@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::label::Labels;
 use crate::name::Name;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +52,7 @@ impl Node {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
     pub name: Name,
+    pub labels: Labels,
     /// Default of its Services.
     pub default_traffic_distribution: Option<Name>,
 }

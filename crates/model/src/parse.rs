@@ -3,10 +3,13 @@
 //! ```text
 //! JSON -> k8s-openapi type -> parse::<kind> -> Service | Slice | Node | Namespace | ServiceCidr | IpAddress
 //! JSON -> PodFields -> parse::pod -> Pod
-//! JSON of our own kinds -> parse::route -> HttpRoute | GatewayHttpRoute | TcpRoute | Gateway
+//! JSON of our own kinds -> parse::route -> HttpRoute | GatewayHttpRoute | TcpRoute | Gateway | LoadBalancingPolicy |
+//!                                        RouteFilterObject
+//! JSON of the Gateway API -> parse::gateway_api -> GatewayApiObject
 //!                          \-> Notice: object, field, what is wrong and what to do; the object counts as absent
 //! ```
 
+pub mod gateway_api;
 mod ip_address;
 mod node;
 mod pod;
@@ -27,12 +30,13 @@ use serde_json::Value;
 
 use crate::address::{Protocol, parse_ip};
 use crate::field::FieldError;
+use crate::gateway_api::{CertificateKind, GatewayApiObject};
 use crate::label::Labels;
 use crate::name::{Interner, Name, ObjectKey};
 use crate::node::{Namespace, Node};
 use crate::notice::{Notice, ObjectRef};
 use crate::pod::Pod;
-use crate::route::{Gateway, GatewayHttpRoute, HttpRoute, TcpRoute};
+use crate::route::{Gateway, GatewayHttpRoute, HttpRoute, LoadBalancingPolicy, RouteFilterObject, TcpRoute};
 use crate::service::Service;
 use crate::service_cidr::{IpAddress, ServiceCidr};
 use crate::slice::Slice;
@@ -57,6 +61,9 @@ pub enum Object {
     GatewayHttpRoute(Box<GatewayHttpRoute>),
     TcpRoute(Box<TcpRoute>),
     Gateway(Box<Gateway>),
+    LoadBalancing(Box<LoadBalancingPolicy>),
+    RouteFilter(Box<RouteFilterObject>),
+    GatewayApi(Box<GatewayApiObject>),
 }
 
 /// A parsed value, or the first error.
@@ -71,6 +78,15 @@ pub fn object(value: &Value, interner: &mut Interner) -> (Option<Object>, Vec<No
     let kind = value["kind"].as_str().unwrap_or_default();
     if group(api_version) == route::GROUP && route::KINDS.contains(&kind) {
         return mesh_object(value, interner);
+    }
+    if group(api_version) == crate::gateway_api::GROUP && gateway_api::KINDS.contains(&kind) {
+        return match gateway_api::gateway_api_object(value) {
+            Ok(object) => (Some(Object::GatewayApi(object.into())), Vec::new()),
+            Err(errors) => {
+                let about = object_ref(value);
+                (None, errors.iter().map(|error| malformed(about.clone(), error)).collect())
+            }
+        };
     }
     let mut ignored = Vec::new();
     let Some(parsed) = by_kind(api_version, kind, &value, interner, &mut ignored) else {
@@ -166,6 +182,13 @@ fn by_kind(
             .typed::<networking::IPAddress>()
             .and_then(|o| ip_address(&o, interner))
             .map(Object::IpAddress),
+        ("", "Secret" | "ConfigMap") => {
+            let of = if kind == "Secret" { CertificateKind::Secret } else { CertificateKind::ConfigMap };
+            from.typed::<gateway_api::CertificateFields>().map(|fields| {
+                let source = gateway_api::certificate_source(of, &fields);
+                Object::GatewayApi(Box::new(GatewayApiObject::Certificate(source)))
+            })
+        }
         _ => return None,
     })
 }
@@ -193,7 +216,7 @@ pub fn object_ref(value: &Value) -> ObjectRef {
     let metadata = &value["metadata"];
     let given = [&metadata["name"], &metadata["generateName"]].map(|name| name.as_str().unwrap_or_default());
     let name = given.into_iter().find(|name| !name.is_empty()).unwrap_or("(no name)");
-    let namespaced = !matches!(kind, "Node" | "Namespace" | "ServiceCIDR" | "IPAddress");
+    let namespaced = !matches!(kind, "Node" | "Namespace" | "ServiceCIDR" | "IPAddress" | "GatewayClass");
     let namespace = metadata["namespace"].as_str().filter(|n| !n.is_empty());
     ObjectRef::new(kind, if namespaced { namespace.unwrap_or(DEFAULT_NAMESPACE) } else { "" }, name)
 }

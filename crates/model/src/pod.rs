@@ -36,6 +36,8 @@ pub struct PodDetails {
     pub ports: Box<[ContainerPort]>,
     pub hostname: Option<Name>,
     pub subdomain: Option<Name>,
+    /// The annotation `zoneward.dev/capacity`, as it is written.
+    pub capacity: Option<Name>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +54,11 @@ impl Pod {
 
     pub fn hostname(&self) -> Option<&Name> {
         self.details.as_ref()?.hostname.as_ref()
+    }
+
+    /// The annotation `zoneward.dev/capacity`, as it is written.
+    pub fn capacity(&self) -> Option<&Name> {
+        self.details.as_ref()?.capacity.as_ref()
     }
 
     pub fn subdomain(&self) -> Option<&Name> {

@@ -1,5 +1,6 @@
 //! EndpointSlices: the stored object, and the content that a controller writes.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::address::{AddressType, Protocol};
@@ -26,6 +27,17 @@ pub struct Slice {
     /// Owner references to Services.
     pub owners: Box<[Owner]>,
     pub content: SliceContent,
+    /// What its annotations say on its endpoints at the time of a consumer; `None` for endpoints like any other.
+    pub shares: Option<Box<EndpointShares>>,
+}
+
+/// How much of the traffic endpoints can take, in thousandths. Those that are not listed take all that others do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointShares {
+    /// Sorted by address.
+    pub capacities: Vec<(IpAddr, u32)>,
+    /// What is moved away from the endpoints of a zone.
+    pub drained_by_zone: Vec<(Name, u32)>,
 }
 
 /// An owner reference to a Service.
@@ -70,7 +82,27 @@ impl Slice {
             written_by: None,
             owners: Box::default(),
             content,
+            shares: None,
         }
+    }
+
+    /// What an endpoint can carry compared with others, in thousandths.
+    pub fn capacity(&self, address: IpAddr) -> u32 {
+        let Some(shares) = &self.shares else { return 1_000 };
+        let at = shares.capacities.binary_search_by_key(&address, |(address, _)| *address);
+        at.map_or(1_000, |at| shares.capacities[at].1)
+    }
+
+    /// What is moved away from the endpoints of a zone, in thousandths.
+    pub fn drained(&self, zone: Option<&Name>) -> u32 {
+        let zones = self.shares.iter().flat_map(|shares| &shares.drained_by_zone);
+        zones.filter(|(drained, _)| Some(drained) == zone).map(|(_, share)| *share).max().unwrap_or(0)
+    }
+
+    /// Whether its annotations say anything on the shares of its endpoints.
+    pub fn has_shares(&self) -> bool {
+        let keys = [annotation::CAPACITY, annotation::WARMING, annotation::DRAIN];
+        keys.into_iter().any(|key| self.content.annotation(key).is_some())
     }
 
     /// A slice that belongs to a Service.

@@ -3,10 +3,11 @@
 //! One owner applies changes and plan functions borrow it, so a plan never sees a partial change. The cost of a change is
 //! independent of the number of other objects.
 
+mod gateway_api;
 mod pods;
 mod routes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::label::Labels;
@@ -16,7 +17,8 @@ use crate::parse::Object;
 use crate::pod::Pod;
 use crate::service::Service;
 use crate::service_cidr::{IpAddress, ServiceCidr};
-use crate::slice::Slice;
+use crate::slice::{EndpointShares, Slice};
+use gateway_api::GatewayApiIndex;
 use pods::PodIndex;
 use routes::RouteIndex;
 
@@ -31,12 +33,15 @@ pub struct Snapshot {
     services: BTreeMap<ServiceKey, ServiceEntry>,
     /// Name of the Service, in the namespace of the slice.
     service_by_slice: BTreeMap<ObjectKey, Name>,
+    /// Slices whose annotations say something on the shares of endpoints.
+    slices_with_shares: BTreeSet<ObjectKey>,
     pods: PodIndex,
     nodes: BTreeMap<Name, Node>,
     namespaces: BTreeMap<Name, Namespace>,
     service_cidrs: BTreeMap<Name, ServiceCidr>,
     ip_addresses: BTreeMap<IpAddr, IpAddress>,
     routes: RouteIndex,
+    gateway_api: GatewayApiIndex,
 }
 
 /// A Service and its slices; slices may be observed before their Service.
@@ -72,6 +77,9 @@ impl Snapshot {
             Object::GatewayHttpRoute(route) => self.routes.put_gateway_http(*route),
             Object::TcpRoute(route) => self.routes.put_tcp(*route),
             Object::Gateway(gateway) => self.routes.put_gateway(*gateway),
+            Object::RouteFilter(filter) => self.routes.put_route_filter(*filter),
+            Object::LoadBalancing(policy) => self.routes.put_load_balancing(*policy, self.revision.0),
+            Object::GatewayApi(object) => self.gateway_api.put(*object, self.revision.0),
         }
     }
 
@@ -79,6 +87,9 @@ impl Snapshot {
         self.take_slice(&slice.key);
         let Some(service) = slice.service() else { return };
         self.service_by_slice.insert(slice.key.clone(), service.name.clone());
+        if slice.has_shares() {
+            self.slices_with_shares.insert(slice.key.clone());
+        }
         let slices = &mut self.services.entry(service).or_default().slices;
         let at = slices.partition_point(|s| s.key.name < slice.key.name);
         // Most Services have one slice: default capacity would waste memory.
@@ -102,6 +113,7 @@ impl Snapshot {
 
     fn take_slice(&mut self, key: &ObjectKey) {
         let Some(service) = self.service_by_slice.remove(key) else { return };
+        self.slices_with_shares.remove(key);
         let service = ServiceKey::new(&key.namespace, &service);
         if let Some(entry) = self.services.get_mut(&service) {
             entry.slices.retain(|s| s.key.name != key.name);
@@ -113,6 +125,21 @@ impl Snapshot {
     fn drop_empty_entry(&mut self, key: &ServiceKey) {
         if self.services.get(key).is_some_and(|e| e.service.is_none() && e.slices.is_empty()) {
             self.services.remove(key);
+        }
+    }
+
+    /// Slices whose annotations say something on the shares of endpoints.
+    pub fn slices_with_shares(&self) -> impl Iterator<Item = &Slice> {
+        self.slices_with_shares.iter().filter_map(|key| self.slice(key))
+    }
+
+    /// Sets what a slice's annotations say at this time.
+    pub fn set_shares(&mut self, key: &ObjectKey, shares: Option<Box<EndpointShares>>) {
+        let Some(service) = self.service_of_slice(key) else { return };
+        self.revision.0 += 1;
+        let slices = self.services.get_mut(&service).map_or(&mut [][..], |entry| &mut entry.slices);
+        if let Some(slice) = slices.iter_mut().find(|slice| slice.key.name == key.name) {
+            slice.shares = shares;
         }
     }
 

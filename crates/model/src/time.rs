@@ -24,6 +24,11 @@ impl Timestamp {
         text.parse::<jiff::Timestamp>().ok().map(Self::from)
     }
 
+    /// Whole seconds since the Unix epoch.
+    pub fn unix_seconds(self) -> i64 {
+        self.0.get().div_euclid(1_000_000_000)
+    }
+
     /// Negative if `earlier` is later.
     pub fn seconds_since(self, earlier: Self) -> f64 {
         (self.0.get() as f64 - earlier.0.get() as f64) / 1e9

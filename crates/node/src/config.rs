@@ -19,7 +19,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use model::forward::ForwardingMode;
 use model::{GoDuration, Notice, ObjectRef};
 use plan::NodeGates;
 use plan::feature_gates::ReadGates;
@@ -50,6 +49,8 @@ pub struct NodeSettings {
     pub healthz: Option<SocketAddr>,
     pub metrics: Option<SocketAddr>,
     pub kubeconfig: Option<PathBuf>,
+    /// Mode ipvs: addresses of Services are on the interface kube-ipvs0, too.
+    pub ipvs_dummy_interface: bool,
 }
 
 /// Settings from flags and file, with warnings.
@@ -72,6 +73,10 @@ pub fn settings(flags: &flags::NodeFlags) -> Result<(NodeSettings, Vec<Notice>)>
     }
     let (mut settings, more) = resolve(config, flags.strict_mode)?;
     settings.proxy.node_port_range = flags.service_node_port_range;
+    settings.ipvs_dummy_interface = flags.ipvs_dummy_interface;
+    if flags.ipvs_dummy_interface && settings.mode != Mode::Ipvs {
+        notices.push(notice("NoEffect", "--ipvs-dummy-interface: no effect: only with mode ipvs"));
+    }
     notices.extend(more);
     Ok((settings, notices))
 }
@@ -133,6 +138,7 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(NodeSettings,
         metrics,
         kubeconfig: (!kubeconfig.is_empty()).then(|| kubeconfig.into()),
         configuration: config,
+        ipvs_dummy_interface: false,
     };
     Ok((settings, notices))
 }
@@ -210,7 +216,7 @@ fn proxy_settings(config: &Configuration, mode: Mode, gates: NodeGates) -> Proxy
     };
     let is_iptables = mode == Mode::Iptables;
     ProxySettings {
-        mode: if is_iptables { ForwardingMode::Iptables } else { ForwardingMode::Nftables },
+        mode: mode.forwarding(),
         localhost_node_ports: is_iptables && config.iptables.localhost_node_ports != Some(false),
         bind_address: config.bind_address.clone().unwrap_or_default(),
         cluster_cidr: config.cluster_cidr.clone(),
@@ -222,7 +228,6 @@ fn proxy_settings(config: &Configuration, mode: Mode, gates: NodeGates) -> Proxy
         masquerade_bit: bit,
         gates,
         node_port_range: NodePortRange::default(),
-        is_ipvs: mode == Mode::Ipvs,
         ipvs_scheduler: config.ipvs.scheduler.clone(),
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use dataplane::ipvs::DUMMY_INTERFACE;
 use ipnet::IpNet;
 use model::Family;
 use model::forward::{NodePortAddresses, NodeRules};
@@ -13,10 +14,13 @@ use tokio::sync::watch;
 /// rtnetlink multicast groups of addresses: RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR.
 const ADDRESS_GROUPS: u32 = 0x10 | 0x100;
 
-/// The addresses of all interfaces.
+/// The addresses of all interfaces but kube-ipvs0, whose addresses are those of Services.
 pub fn local() -> Vec<IpAddr> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     let address = |interface: nix::ifaddrs::InterfaceAddress| {
+        if interface.interface_name == DUMMY_INTERFACE {
+            return None;
+        }
         let address = interface.address?;
         let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
         v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clock::Clock;
-use dataplane::backend::NodeBackend;
+use dataplane::backend::{NodeBackend, PreviousMode};
 use dataplane::conntrack::ConntrackSocket;
 use dataplane::iptables::IptablesBackend;
 use dataplane::iptables::commands::{IptablesFlavour, IptablesPrograms};
 use dataplane::iptables::names::OWNER;
 use dataplane::iptables::render::KernelFeatures;
 use dataplane::ipvs::{
-    BackendTime, IpvsBackend, IpvsScheduler, IpvsSettings, IpvsSocket, IpvsTimeouts, probe, set_timeouts,
+    BackendTime, IpvsBackend, IpvsLeftovers, IpvsScheduler, IpvsSettings, IpvsSocket, IpvsTimeouts, probe,
+    set_timeouts,
 };
 use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::{NftablesBackend, list_chains};
@@ -47,6 +48,10 @@ use cluster::{Connection, Informer, ObjectKind, WatchSpec, systemd};
 const EVENT_BATCH: usize = 1000;
 /// Poll interval of the configuration file.
 const CONFIG_POLL: Duration = Duration::from_secs(2);
+
+/// Rules that are not updated any more send connections to endpoints that are gone.
+const IPTABLES_CHAINS_LEFT: &str = "the chains of mode iptables are still in the kernel and nothing updates them: the programs of iptables \
+     are missing. Use the image zoneward:VERSION-iptables until they are removed, or install iptables";
 
 /// Health and metrics, shared with the servers.
 pub struct SharedState {
@@ -153,7 +158,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         Mode::Ipvs => ConnectionSource::Ipvs,
         Mode::Nftables | Mode::Default => ConnectionSource::Rules,
     };
-    let other_modes = other_modes(settings.mode, &options.clock);
+    let other_modes = other_modes(settings.mode, &options.clock, &mut events);
     let parts = SyncLoopParts {
         settings,
         node: options.node,
@@ -182,7 +187,7 @@ fn open_backend(settings: &NodeSettings, node: &str, clock: &Clock) -> Result<Bo
     match settings.mode {
         Mode::Iptables => Ok(Box::new(open_iptables()?)),
         Mode::Ipvs => Ok(Box::new(open_ipvs_backend(settings, node, clock)?)),
-        Mode::Nftables | Mode::Default => Ok(beside_ipvs(open_nftables()?, clock)),
+        Mode::Nftables | Mode::Default => Ok(Box::new(open_nftables()?)),
     }
 }
 
@@ -192,10 +197,13 @@ fn open_nftables() -> Result<NftablesBackend> {
 
 /// Where rules of this node proxy may be left from another mode. The chains of mode iptables are looked for without its
 /// programs, which would create tables.
-fn other_modes(mode: Mode, clock: &Clock) -> Vec<Box<dyn NodeBackend + Send>> {
-    let mut found: Vec<Box<dyn NodeBackend + Send>> = Vec::new();
+fn other_modes(mode: Mode, clock: &Clock, events: &mut EventRecorder) -> Vec<Box<dyn PreviousMode + Send>> {
+    let mut found: Vec<Box<dyn PreviousMode + Send>> = Vec::new();
+    if mode != Mode::Ipvs {
+        found.extend(ipvs_leftovers(clock).map(|left| Box::new(left) as _));
+    }
     if mode == Mode::Iptables {
-        found.extend(NftablesBackend::open().ok().map(|nft| beside_ipvs(nft, clock)));
+        found.extend(NftablesBackend::open().ok().map(|nft| Box::new(nft) as _));
         return found;
     }
     let chains = NetlinkSocket::open().and_then(|mut kernel| list_chains(&mut kernel));
@@ -205,8 +213,18 @@ fn other_modes(mode: Mode, clock: &Clock) -> Vec<Box<dyn NodeBackend + Send>> {
         |path: &&str| std::fs::read_to_string(path).is_ok_and(|text| text.lines().any(|t| t == "nat"));
     let in_legacy = names.iter().any(has_nat);
     for (is_there, flavour) in [(in_nft, IptablesFlavour::Nft), (in_legacy, IptablesFlavour::Legacy)] {
-        if let Some(programs) = is_there.then(|| IptablesPrograms::find_flavour(flavour).ok()).flatten() {
-            found.push(Box::new(IptablesBackend::new(Box::new(programs), KernelFeatures::default())));
+        match is_there.then(|| IptablesPrograms::find_flavour(flavour)) {
+            Some(Ok(programs)) => {
+                found.push(Box::new(IptablesBackend::new(Box::new(programs), KernelFeatures::default())));
+            }
+            Some(Err(_)) if flavour == IptablesFlavour::Nft => {
+                events.warn_of_node("IptablesChainsLeft", IPTABLES_CHAINS_LEFT);
+            }
+            // The table may be of another program alone: only its programs could tell.
+            Some(Err(_)) => tracing::info!(
+                "table nat of iptables-legacy exists and its programs are missing; chains of mode iptables are not removed"
+            ),
+            None => {}
         }
     }
     found
@@ -228,6 +246,7 @@ fn open_ipvs_backend(settings: &NodeSettings, node: &str, clock: &Clock) -> Resu
         scheduler,
         exclude_cidrs: config.exclude_cidrs.iter().filter_map(|text| text.parse().ok()).collect(),
         node: node.into(),
+        has_dummy_interface: settings.ipvs_dummy_interface,
     };
     let seconds =
         |period: Option<GoDuration>| period.map_or(0, |p| u32::try_from(p.0.as_secs()).unwrap_or(u32::MAX));
@@ -249,21 +268,11 @@ pub fn open_ipvs(settings: &NodeSettings) -> Result<(IpvsSocket, IpvsScheduler)>
     Ok((kernel, scheduler))
 }
 
-/// The nftables backend, beside what mode ipvs left in this kernel: its virtual servers go when their connections have
-/// ended.
-fn beside_ipvs(nft: NftablesBackend, clock: &Clock) -> Box<dyn NodeBackend + Send> {
-    // A kernel without this file has none, and asking it would load the module.
-    let kernel = Path::new("/proc/net/ip_vs").exists().then(IpvsSocket::open);
-    let Some(Ok(kernel)) = kernel else { return Box::new(nft) };
-    let mut backend = IpvsBackend::new(nft, Box::new(kernel), IpvsSettings::default(), monotonic(clock));
-    match backend.has_leftovers() {
-        Ok(true) => Box::new(backend),
-        Ok(false) => Box::new(backend.into_nftables()),
-        Err(error) => {
-            tracing::warn!(%error, "cannot look for virtual servers that mode ipvs left");
-            Box::new(backend.into_nftables())
-        }
-    }
+/// What mode ipvs left in this kernel. A kernel without the file has no IPVS, and asking it would load the module.
+fn ipvs_leftovers(clock: &Clock) -> Option<IpvsLeftovers> {
+    let kernel = Path::new("/proc/net/ip_vs").exists().then(IpvsSocket::open)?.ok()?;
+    let nft = NetlinkSocket::open().ok()?;
+    Some(IpvsLeftovers::new(Box::new(nft), Box::new(kernel), monotonic(clock)))
 }
 
 fn monotonic(clock: &Clock) -> BackendTime {

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use clock::Clock;
 use cluster::{ObjectKind, WatchCache};
-use dataplane::backend::{BackendError, NodeBackend};
+use dataplane::backend::{BackendError, NodeBackend, PreviousMode};
 use dataplane::conntrack::ConntrackTable;
 use model::forward::FrontendKind;
 use model::{Family, ForwardingTable, Frontend, Node, Notice, ServiceKey, Timestamp};
@@ -65,7 +65,7 @@ pub struct SyncLoopParts {
     pub programmed: watch::Sender<ProgrammedState>,
     pub backend: Box<dyn NodeBackend + Send>,
     /// Whose rules of this node proxy are removed after the first full sync.
-    pub other_modes: Vec<Box<dyn NodeBackend + Send>>,
+    pub other_modes: Vec<Box<dyn PreviousMode + Send>>,
     pub conntrack: Option<Box<dyn ConntrackTable + Send>>,
     pub traffic: TrafficCounters,
     pub clock: Clock,
@@ -109,7 +109,7 @@ pub struct SyncLoop {
     cache: WatchCache,
     forwarder: Forwarder,
     backend: Box<dyn NodeBackend + Send>,
-    other_modes: Vec<Box<dyn NodeBackend + Send>>,
+    other_modes: Vec<Box<dyn PreviousMode + Send>>,
     conntrack: Option<Box<dyn ConntrackTable + Send>>,
     traffic: TrafficCounters,
     health_checks: HealthCheckServers,
@@ -121,6 +121,8 @@ pub struct SyncLoop {
     /// Services that the kernel refused; the Event of each has its reason.
     refused: RefusedServices,
     cleanup_at: Option<Instant>,
+    /// When the share of an endpoint changes that warms up or is drained.
+    shares_at: Option<Instant>,
     has_warned_of_mode: bool,
     has_warned_of_arp: bool,
     /// Times from changes to the kernel.
@@ -155,6 +157,7 @@ impl SyncLoop {
             phase: Phase::WaitingForCaches { since: now },
             pending: Pending { node: true, ..Pending::default() },
             cleanup_at: None,
+            shares_at: None,
             has_warned_of_mode: false,
             has_warned_of_arp: false,
             delays: DurationCounts::default(),
@@ -168,7 +171,8 @@ impl SyncLoop {
             return now + CACHE_POLL;
         }
         let due = self.schedule.next_at().unwrap_or(now);
-        let others = [self.cleanup_at, self.pending.flows.retry_at(), self.refused.next_retry()];
+        let others =
+            [self.cleanup_at, self.shares_at, self.pending.flows.retry_at(), self.refused.next_retry()];
         others.into_iter().flatten().fold(self.traffic.due().min(due), Instant::min)
     }
 
@@ -183,6 +187,7 @@ impl SyncLoop {
         if self.pending.node {
             self.update_node_config();
         }
+        self.advance_shares(now);
         if let Some(kind) = self.schedule.due(now) {
             self.sync(kind, now);
         } else if self.cleanup_at.is_some_and(|at| at <= now) {
@@ -196,6 +201,18 @@ impl SyncLoop {
             let (snapshot, table) = (self.cache.snapshot(), self.forwarder.table());
             let known = Known { snapshot, table, node: self.forwarder.config() };
             self.traffic.count(&known, &self.shared.metrics, now);
+        }
+    }
+
+    /// Slow start and drains: endpoints get the shares of now.
+    fn advance_shares(&mut self, now: Instant) {
+        let time = Timestamp::from(self.clock.timestamp());
+        let changes = plan::capacity::advance(self.cache.snapshot_mut(), time);
+        let until = |next: Timestamp| Duration::from_secs_f64(next.seconds_since(time).max(0.0));
+        self.shares_at = changes.next.map(|next| now + until(next));
+        if !changes.services.is_empty() {
+            self.pending.services.extend(changes.services);
+            self.schedule.request_partial();
         }
     }
 
@@ -397,7 +414,7 @@ impl SyncLoop {
 
     /// Removes the rules that this node proxy left in another mode: the new ones are in force.
     fn remove_other_modes(&mut self) {
-        self.other_modes.retain_mut(|backend| match backend.retire() {
+        self.other_modes.retain_mut(|mode| match mode.retire() {
             Ok(None) => true,
             Ok(Some(items)) => {
                 if !items.is_empty() {

@@ -86,7 +86,7 @@ struct BackendPort<'s> {
 impl<'s> BackendPort<'s> {
     fn find(snapshot: &'s Snapshot, id: &'s BackendId) -> Option<Self> {
         let service = snapshot.service(&id.service)?;
-        let port = service.ports.iter().find(|port| port.port == id.port)?;
+        let port = service.ports.iter().find(|port| port.port == id.port && port.protocol == id.protocol)?;
         Some(Self { id, service, port })
     }
 

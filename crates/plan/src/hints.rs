@@ -25,7 +25,7 @@ pub mod topology;
 pub mod traffic_distribution;
 mod write_hints;
 
-use model::{ClusterIps, Family, Name, Notice, ObjectRef, Service};
+use model::{ClusterIps, Family, Name, Notice, ObjectRef, Service, annotation};
 
 pub use conditions::{Condition, NodeAcks, conditions};
 pub use hysteresis::Hysteresis;
@@ -35,7 +35,7 @@ pub use traffic_distribution::{MechanismChoice, SettingOrigin, TrafficDistributi
 
 use crate::feature_gates::FeatureGates;
 use crate::slices::Packing;
-use crate::spill::SpillDemand;
+use crate::spill::{ProvedLoad, SpillDemand, SpillDemandMode};
 use endpoints_by_zone::EndpointsByZone;
 use hysteresis::ReportedNotices;
 use message::count;
@@ -49,6 +49,8 @@ pub struct HintConfig {
     pub prefer_by: ZoneWeight,
     /// The default where neither the Service nor its namespace has a setting.
     pub cluster_default: Option<Name>,
+    /// Where the demand of Spill comes from, unless a Service says so; `None` leaves measured demand in slices as it is.
+    pub spill_demand: Option<SpillDemandMode>,
     /// Skips Notices, for simulations that use only the hints.
     pub without_notices: bool,
 }
@@ -148,6 +150,7 @@ pub fn assign_chosen<'a>(
         family: input.family,
         topology: input.topology,
         config: input.config,
+        demand_mode: input.config.spill_demand,
         hysteresis: input.hysteresis,
         endpoints: match choice.mechanism {
             Mechanism::None => EndpointsByZone::empty(input.topology),
@@ -160,6 +163,9 @@ pub fn assign_chosen<'a>(
         && choice.mechanism != Mechanism::Auto
     {
         auto::report_switched_off(&mut context);
+    }
+    if let Some(text) = input.service.annotations.value(annotation::SPILL_DEMAND) {
+        context.read_demand_mode(text);
     }
     let applied = apply(&mut context, packing);
     let programmed = applied.mechanism != Mechanism::None && applied.held_back.is_none();
@@ -193,7 +199,7 @@ fn outcome(
 ) -> HintOutcome {
     let requested = choice.source.is_some() || choice.accepted.is_err();
     let reported = ReportedNotices::new(&context, applied.held_back.map(|(reason, _)| reason));
-    let hysteresis = Hysteresis::after(applied.mechanism, applied.demand, reported, packing);
+    let hysteresis = Hysteresis::after(applied.mechanism, applied.demand, applied.proved, reported, packing);
     let news = |(reason, message): &(&str, String)| hysteresis.is_news(input.hysteresis, reason, message);
     let fresh = context.notices.iter().map(news).collect();
     let ignored = context.notices.iter().find(|(reason, _)| *reason == event_reason::SETTING_IGNORED);
@@ -236,6 +242,8 @@ struct HintContext<'t> {
     family: Family,
     topology: &'t ClusterTopology,
     config: &'t HintConfig,
+    /// Where the demand of Spill comes from, if that is known.
+    demand_mode: Option<SpillDemandMode>,
     hysteresis: &'t Hysteresis,
     endpoints: EndpointsByZone<'t>,
     notices: Vec<(&'static str, String)>,
@@ -244,6 +252,18 @@ struct HintContext<'t> {
 impl HintContext<'_> {
     fn report(&mut self, reason: &'static str, message: String) {
         self.notices.push((reason, message));
+    }
+
+    /// The Service's own source of the demand.
+    fn read_demand_mode(&mut self, text: &str) {
+        match text.parse() {
+            Ok(mode) => self.demand_mode = Some(mode),
+            Err(why) if self.reports_notices() => {
+                let message = format!("{} is ignored: {why}.", annotation::SPILL_DEMAND);
+                self.report(event_reason::INVALID_VALUE, message);
+            }
+            Err(_) => {}
+        }
     }
 
     fn reports_notices(&self) -> bool {
@@ -316,13 +336,14 @@ impl HintContext<'_> {
 struct MechanismOutcome {
     mechanism: Mechanism,
     demand: Option<SpillDemand>,
+    proved: Option<ProvedLoad>,
     held_back: Option<(&'static str, &'static str)>,
     caveat: Option<&'static str>,
 }
 
 impl MechanismOutcome {
     fn programmed(mechanism: Mechanism) -> Self {
-        Self { mechanism, demand: None, held_back: None, caveat: None }
+        Self { mechanism, demand: None, proved: None, held_back: None, caveat: None }
     }
 
     /// Hints are set, but one is missing, so consumers ignore all of them.

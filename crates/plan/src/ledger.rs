@@ -11,6 +11,7 @@ mod pod_zones;
 mod prices;
 mod report_schedule;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use model::ServiceKey;
@@ -19,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use history::{MAX_REPORT_PAIRS, MAX_SERVICES, ReportRefused, TrafficLedger, TrafficMinute};
 pub use pod_zones::{PodZones, ReportedProxy, ZoneLookup, proxy_addresses};
 pub use prices::{PriceTable, TrafficCost};
-pub use report_schedule::ReportSchedule;
+pub use report_schedule::{ReportSchedule, ReportedSums};
 
 /// Whose traffic a row counts. Sorted: Services by name, then the rows that are no Service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -92,6 +93,31 @@ pub struct TrafficSums {
     pub reporters: usize,
     /// Those of them without a report for 90 seconds, by name.
     pub silent: Vec<String>,
+}
+
+/// Connections per second of all reporters that are not silent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LedgerDemand {
+    pub services: Vec<ServiceDemandRow>,
+    /// The reporters with two reports, the last one not older than 90 seconds.
+    pub reporting: BTreeSet<String>,
+}
+
+/// The rates of one Service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServiceDemandRow {
+    pub owner: TrafficOwner,
+    pub zones: Vec<ZoneDemandRow>,
+}
+
+/// New connections per second of one Service from one zone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ZoneDemandRow {
+    pub from_zone: String,
+    /// By zone of the endpoint.
+    pub rate_by_target: Vec<(String, f64)>,
+    /// Those of the reporter with the most.
+    pub highest_rate: f64,
 }
 
 /// Sums of one node or proxy since it started to count. A report repeats all that was counted, so that a lost one loses

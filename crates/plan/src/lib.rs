@@ -12,13 +12,14 @@
 //! | cluster IPs and their repair | [`cluster_ips`] |
 //! | NodePorts | [`node_port_allocator`] |
 //! | endpoints that a node uses for a Service | [`select`]; the forwarding table of a node: [`forward`] |
-//! | L7 routes and backends | [`routes`], [`backends`] |
+//! | L7 routes and backends | [`routes`], [`backends`]; attachment and statuses of the Gateway API: [`gateway_api`] |
 //! | what each mechanism would do for a Service, and which to use | [`what_if`] |
 //! | what is measured beside what is planned, and what to change | [`status`] |
 //! | whether an object is valid | [`validate`] |
 //! | whether a user may do something, and may grant it | [`rbac`] |
 //! | tokens of service accounts | [`service_account`] |
 //! | what the audit log records | [`audit_policy`] |
+//! | field ownership and server-side apply | [`managed_fields`] |
 //! | feature gates | [`feature_gates`] |
 //! | traffic by Service and zone, and what it costs | [`ledger`] |
 
@@ -26,12 +27,16 @@
 
 pub mod audit_policy;
 pub mod backends;
+pub mod capacity;
 pub mod cluster_ips;
 mod condition_status;
+pub mod drain;
 pub mod feature_gates;
 pub mod forward;
+pub mod gateway_api;
 pub mod hints;
 pub mod ledger;
+pub mod managed_fields;
 pub mod node_port_allocator;
 pub mod planner;
 pub mod rbac;

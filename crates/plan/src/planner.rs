@@ -3,6 +3,8 @@
 
 use model::{Family, Name, Pod, Service, Slice, Snapshot};
 
+use crate::capacity;
+use crate::drain::ZoneDrains;
 use crate::hints::{self, ClusterTopology, HintInput, HintOutcome, Hysteresis};
 use crate::slices::{self, SlicePlan, TriggerTimes};
 
@@ -15,6 +17,8 @@ pub struct Planner {
     pub hints: hints::HintConfig,
     /// How slices are packed.
     pub slices: slices::SliceOptions,
+    /// Zones that are drained; `None` while they are not known.
+    pub drains: Option<ZoneDrains>,
 }
 
 /// Inputs of one Service.
@@ -28,7 +32,8 @@ pub struct ServiceInput<'a> {
 impl Planner {
     /// A planner for the cluster of a snapshot.
     pub fn new(snapshot: &Snapshot, hints: hints::HintConfig, slices: slices::SliceOptions) -> Self {
-        Self { topology: ClusterTopology::from_nodes(snapshot.nodes()), hints, slices }
+        let topology = ClusterTopology::from_nodes(snapshot.nodes());
+        Self { topology, hints, slices, drains: None }
     }
 
     /// The plan for a Service of a snapshot, and the outcome of each of its families. `hysteresis` is what is remembered of
@@ -58,12 +63,16 @@ impl Planner {
         hysteresis: impl Fn(Family) -> Hysteresis,
     ) -> (SlicePlan, Vec<HintOutcome>) {
         let mut outcomes = Vec::new();
-        let plan = slices::plan(&input.slices, &self.slices, |family, packing| {
+        let pods = input.slices.pods;
+        let mut plan = slices::plan(&input.slices, &self.slices, |family, packing| {
             let (service, namespace_default) = (input.slices.service, input.namespace_default);
             let (topology, config, hysteresis) = (&self.topology, &self.hints, &hysteresis(family));
             let input = HintInput { service, family, topology, namespace_default, config, hysteresis };
+            packing.capacities = capacity::capacities(pods);
             outcomes.push(hints::assign(&input, packing));
+            capacity::annotate(service, pods, self.drains.as_ref(), packing);
         });
+        plan.notices.extend(capacity::notices(input.slices.service, pods));
         (plan, outcomes)
     }
 }

@@ -12,7 +12,8 @@
 mod backend_resolution;
 mod duplicate_matches;
 mod gateway;
-mod match_precedence;
+mod load_balancing;
+pub(crate) mod match_precedence;
 mod merge;
 mod mesh_client;
 mod outbound;
@@ -29,14 +30,19 @@ use model::{Notice, Service, ServicePort, Snapshot};
 
 pub use duplicate_matches::{never_matching, never_matching_within};
 pub use gateway::{GatewayRoutes, gateway};
+pub use load_balancing::{
+    LoadBalancingByService, PolicyConsumer, all_load_balancing, load_balancing, set_load_balancing,
+};
 pub use merge::{RuleSource, merge};
 pub use mesh_client::MeshClient;
 pub(crate) use mesh_client::{HOSTNAME, REGION, ZONE};
 pub use outbound::OutboundRoutes;
 pub use policy_attachment::{applies, destinations, unused_targets};
 pub use route_status::{
-    RouteCondition, RouteStatus, SecretState, of_gateway, of_gateway_http_route, of_http_route, of_tcp_route,
+    RouteCondition, RouteStatus, SecretState, of_gateway, of_gateway_http_route, of_http_route,
+    of_load_balancing, of_route_filter, of_tcp_route,
 };
+pub(crate) use rule_action::header_and_path_changes;
 pub use trace::{RequestOutcome, RequestTrace, TraceStep, TracedRequest, trace};
 
 /// The routes of a client to every Service.
@@ -49,6 +55,7 @@ pub fn sidecar(snapshot: &Snapshot, client: &MeshClient) -> (RouteTable, Vec<Not
             notices.extend(routes.notices);
         }
     }
+    notices.extend(set_load_balancing(&mut table, snapshot, PolicyConsumer::Client(client)));
     notices.sort();
     notices.dedup();
     (table, notices)

@@ -19,10 +19,12 @@ mod spill;
 mod terminating;
 mod traffic_policy;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use model::{Family, Service, ServicePort, ServiceType, Slice};
 
+use crate::capacity::WHOLE;
 use crate::feature_gates::FeatureGates;
 use crate::hints::{Mechanism, TopologyScope};
 use candidates::{Candidate, consumed, count, is_reachable, is_reachable_or_loopback, list_candidates};
@@ -66,13 +68,16 @@ pub struct SelectedEndpoints {
     pub node_first: bool,
     /// A slice's mechanism that is ignored, because the Service does not request it any more.
     pub set_aside: Option<Mechanism>,
+    /// The share of the traffic that avoids zones that are drained.
+    pub drained: f64,
 }
 
 /// An endpoint that traffic may go to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SelectedEndpoint {
     pub address: SocketAddr,
-    /// Relative to the other endpoints; 1 for all except under Spill.
+    /// Relative to the other endpoints. They differ under Spill, by capacity, while new ones warm up, and while a zone is
+    /// drained.
     pub weight: f64,
 }
 
@@ -225,7 +230,46 @@ fn select_port<'a>(
     PortSelection { port, family, cluster, local, has_any }
 }
 
+/// With a zone that is drained, a share of the traffic is that of the selection without it.
 fn select_cluster(
+    service: &Service,
+    node: &NodeView<'_>,
+    mechanism: &SliceMechanism,
+    candidates: &[Candidate<'_>],
+    counts: EndpointCounts,
+) -> SelectedEndpoints {
+    let selected = select_undrained(service, node, mechanism, candidates, counts);
+    let drained = candidates.iter().filter(|c| c.ready).map(|c| c.drained).max().unwrap_or(0);
+    if drained == 0 || selected.mode == SelectionMode::Terminating {
+        return selected;
+    }
+    let others: Vec<Candidate<'_>> = candidates.iter().filter(|c| c.drained == 0).copied().collect();
+    let moved = select_undrained(service, node, mechanism, &others, count(&others, node));
+    // Traffic that must stay, or that only this zone can take, is not moved.
+    if moved.endpoints.is_empty() || moved.mode == SelectionMode::Terminating {
+        return selected;
+    }
+    let share = f64::from(drained) / f64::from(WHOLE);
+    let endpoints = mixed(&selected.endpoints, &moved.endpoints, share);
+    SelectedEndpoints { endpoints, drained: share, ..selected }
+}
+
+/// Weights of two selections, of which the second has this share of the traffic; their mean is 1.
+fn mixed(first: &[SelectedEndpoint], second: &[SelectedEndpoint], share: f64) -> Vec<SelectedEndpoint> {
+    let mut weight_by_address: BTreeMap<SocketAddr, f64> = BTreeMap::new();
+    for (endpoints, share) in [(first, 1.0 - share), (second, share)] {
+        let sum: f64 = endpoints.iter().map(|endpoint| endpoint.weight).sum();
+        for endpoint in endpoints.iter().filter(|_| share > 0.0 && sum > 0.0) {
+            *weight_by_address.entry(endpoint.address).or_default() += endpoint.weight / sum * share;
+        }
+    }
+    let count = weight_by_address.len() as f64;
+    let endpoint =
+        |(address, weight): (SocketAddr, f64)| SelectedEndpoint { address, weight: weight * count };
+    weight_by_address.into_iter().map(endpoint).collect()
+}
+
+fn select_undrained(
     service: &Service,
     node: &NodeView<'_>,
     mechanism: &SliceMechanism,
@@ -248,7 +292,7 @@ fn select_cluster(
 
 impl SelectedEndpoints {
     fn new(mode: SelectionMode, endpoints: Vec<SelectedEndpoint>, counts: EndpointCounts) -> Self {
-        Self { mode, endpoints, counts, bound: None, node_first: false, set_aside: None }
+        Self { mode, endpoints, counts, bound: None, node_first: false, set_aside: None, drained: 0.0 }
     }
 }
 

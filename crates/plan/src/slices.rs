@@ -23,6 +23,7 @@ mod without_selector;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 
 use model::{
     AddressType, Family, Labels, Name, Node, Notice, ObjectKey, Pod, Service, ServiceType, Slice,
@@ -135,6 +136,8 @@ pub struct Packing<'a> {
     pub updates: Vec<(Name, SliceContent)>,
     pub unchanged: Vec<&'a Slice>,
     pub deletes: Vec<ObjectKey>,
+    /// Of endpoints whose capacity is not 1, in thousandths.
+    pub capacities: BTreeMap<IpAddr, u32>,
 }
 
 /// Plans the slices of a Service.

@@ -25,6 +25,7 @@ mod test_cases;
 #[cfg(test)]
 mod tests;
 mod unknown_kinds;
+mod zone_drain;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -171,6 +172,9 @@ enum ValidatedKind {
     GatewayHttpRoute,
     TcpRoute,
     Gateway,
+    ZoneDrain,
+    LoadBalancing,
+    RouteFilter,
     Role,
     ClusterRole,
     RoleBinding,
@@ -193,6 +197,9 @@ impl ValidatedKind {
             (GROUP, "MeshGatewayHTTPRoute") => Some(Self::GatewayHttpRoute),
             (GROUP, "MeshTCPRoute") => Some(Self::TcpRoute),
             (GROUP, "MeshGateway") => Some(Self::Gateway),
+            (GROUP, "ZoneDrain") => Some(Self::ZoneDrain),
+            (GROUP, "MeshLoadBalancing") => Some(Self::LoadBalancing),
+            (GROUP, "MeshRouteFilter") => Some(Self::RouteFilter),
             (crate::rbac::GROUP, "Role") => Some(Self::Role),
             (crate::rbac::GROUP, "ClusterRole") => Some(Self::ClusterRole),
             (crate::rbac::GROUP, "RoleBinding") => Some(Self::RoleBinding),
@@ -214,6 +221,9 @@ impl ValidatedKind {
             Self::GatewayHttpRoute => "MeshGatewayHTTPRoute",
             Self::TcpRoute => "MeshTCPRoute",
             Self::Gateway => "MeshGateway",
+            Self::ZoneDrain => "ZoneDrain",
+            Self::LoadBalancing => "MeshLoadBalancing",
+            Self::RouteFilter => "MeshRouteFilter",
             Self::Role => "Role",
             Self::ClusterRole => "ClusterRole",
             Self::RoleBinding => "RoleBinding",
@@ -227,9 +237,13 @@ impl ValidatedKind {
             Self::Service | Self::Pod | Self::Node | Self::Namespace => &["v1"],
             Self::EndpointSlice => &["discovery.k8s.io/v1"],
             Self::ServiceCidr | Self::IpAddress => &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"],
-            Self::HttpRoute | Self::GatewayHttpRoute | Self::TcpRoute | Self::Gateway => {
-                &["zoneward.dev/v1alpha1"]
-            }
+            Self::HttpRoute
+            | Self::GatewayHttpRoute
+            | Self::TcpRoute
+            | Self::Gateway
+            | Self::LoadBalancing
+            | Self::RouteFilter
+            | Self::ZoneDrain => &["zoneward.dev/v1alpha1"],
             Self::Role | Self::ClusterRole | Self::RoleBinding | Self::ClusterRoleBinding => {
                 &["rbac.authorization.k8s.io/v1"]
             }
@@ -252,9 +266,13 @@ impl ValidatedKind {
             }
             Self::ServiceCidr => service_cidr::check(admission, errors),
             Self::IpAddress => ip_address::check(admission, errors),
-            Self::HttpRoute | Self::GatewayHttpRoute | Self::TcpRoute | Self::Gateway => {
-                check_mesh(admission, errors)
-            }
+            Self::HttpRoute
+            | Self::GatewayHttpRoute
+            | Self::TcpRoute
+            | Self::Gateway
+            | Self::LoadBalancing
+            | Self::RouteFilter => check_mesh(admission, errors),
+            Self::ZoneDrain => zone_drain::check(admission, errors),
             Self::Role => rbac::role(admission, true, errors),
             Self::ClusterRole => rbac::role(admission, false, errors),
             Self::RoleBinding => rbac::binding(admission, true, errors),
@@ -263,7 +281,7 @@ impl ValidatedKind {
     }
 }
 
-/// MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute and MeshGateway: the errors of the parser that the data plane uses.
+/// The kinds of zoneward.dev: the errors of the parser that the data plane uses.
 fn check_mesh(admission: &Admission, errors: &mut FieldErrors) {
     meta::check(admission, &Naming { rule: dns_subdomain, namespaced: true, generated: true }, errors);
     // Ratcheting, as API servers do for custom resources: an unchanged spec, or an unchanged rule, is not validated again.

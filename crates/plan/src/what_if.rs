@@ -234,7 +234,8 @@ impl WhatIfEvaluator {
             endpoints: slice.content.endpoints.iter().map(endpoint).collect(),
         };
         let key = ObjectKey::new(&own(&slice.key.namespace), &own(&slice.key.name));
-        Slice { deleting: slice.deleting, annotated: slice.annotated, ..Slice::new(key, content) }
+        let shares = slice.shares.clone();
+        Slice { deleting: slice.deleting, annotated: slice.annotated, shares, ..Slice::new(key, content) }
     }
 
     /// Adds or removes ready endpoints of a zone.

@@ -120,7 +120,7 @@ fn rounding_is_no_spill() {
     assert!(spills(&thirds, &endpoints(&[("a", 3), ("b", 3), ("c", 2)])));
     // Less than 1/256 of the traffic, but twice what the zone has.
     assert!(spills(&"a=254,b=2".parse().unwrap(), &endpoints(&[("a", 996), ("b", 4)])));
-    assert!(!spills(&thirds, &BTreeMap::new()));
+    assert!(!spills(&thirds, &BTreeMap::<Name, usize>::new()));
 }
 
 /// Traffic from zone to zone in 1/256 of all.

@@ -7,23 +7,18 @@ use std::sync::Arc;
 
 use model::backend::{Backend, BackendEndpoint, BackendTable, ConsumerLocation};
 use model::route::{
-    AppProtocol, BackendId, BackendTarget, HeaderChanges, HttpRoutes, HttpRule, Outbound, PathMatch,
-    Responder, Rewrite, RouteGroup, RouteMatch, RouteRule, RouteTable, Routing, RuleAction, WeightedBackends,
+    AppProtocol, BackendId, BackendTarget, HttpRoutes, HttpRule, Outbound, PathMatch, Responder, RouteGroup,
+    RouteMatch, RouteRule, RouteTable, Routing, RuleAction, WeightedBackends,
 };
-use model::{Labels, Name, ServiceKey};
+use model::{Labels, Name, Protocol, ServiceKey};
 use proxy::{AccessLog, ListenerKind, Proxy, ProxyOptions, ProxyTables};
 
 fn rule(path: &str, to: &BackendId) -> HttpRule {
-    let mut rule = HttpRule::catch_all(RuleAction {
-        request_headers: HeaderChanges::default(),
-        response_headers: HeaderChanges::default(),
-        mirrors: Box::default(),
-        rewrite: Rewrite::default(),
-        responder: Responder::Forward(WeightedBackends::new([(BackendTarget::Backend(to.clone()), 1)])),
-    });
+    let split = WeightedBackends::new([(BackendTarget::Backend(to.clone()), 1)]);
+    let mut rule = HttpRule::catch_all(RuleAction::new(Responder::Forward(split)));
     let path = PathMatch::Prefix(Name::new(path));
     let matches = [RouteMatch { path: Some(path), ..RouteMatch::default() }].into();
-    rule.rule = Arc::new(RouteRule { matches, filters: None, backends: None });
+    rule.rule = Arc::new(RouteRule { matches, ..RouteRule::default() });
     rule.origin.field = format!("rules[{}]", rule.rule.matches[0].full_path().value());
     rule
 }
@@ -56,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ => AppProtocol::Http,
     };
     let service = ServiceKey::new(&"default".into(), &"backend".into());
-    let id = BackendId { service: service.clone(), port: 80, tags: Labels::EMPTY };
+    let id = BackendId { service: service.clone(), port: 80, protocol: Protocol::Tcp, tags: Labels::EMPTY };
     let mut backends = BackendTable::new(ConsumerLocation::default());
     let endpoint = BackendEndpoint {
         address: endpoint.parse()?,

@@ -6,11 +6,15 @@ use std::sync::Arc;
 use model::route::{HttpRoutes, PathMatch, RequestView, RouteGroup, Routing, WeightedBackends};
 use model::{Notice, ObjectRef};
 
+use crate::downstream::client_certificates::{self, ClientValidatingListeners};
+use crate::downstream::connection::RouteScope;
+use crate::http::outbound_limits::{self, OutboundLimits, OutboundLimitsByPort};
 use crate::http::route_rule::{CompiledRule, RuleGroup};
 use crate::proxy::ProxyTables;
 use crate::registry::{ByPointer, Registry, pointer};
 use crate::settings::ProxyOptions;
 use crate::upstream::endpoint::ProxyTime;
+use crate::upstream::tls::{self, UpstreamTlsByBackend};
 use crate::upstream::weighted_backends::BackendPicker;
 
 #[derive(Default)]
@@ -18,6 +22,9 @@ pub(crate) struct ActiveTables {
     pub(crate) tables: ProxyTables,
     groups: ByPointer<Arc<RuleGroup>>,
     tcp_backends: ByPointer<Arc<BackendPicker>>,
+    pub(crate) client_validating: ClientValidatingListeners,
+    upstream_tls: UpstreamTlsByBackend,
+    outbound_limits: OutboundLimitsByPort,
 }
 
 /// The rule that a request matches.
@@ -37,17 +44,24 @@ impl ActiveTables {
         now: ProxyTime,
         settings: &ProxyOptions,
     ) -> (Self, Vec<Notice>) {
-        registry.update(&tables.backends, now, settings);
-        let mut active = Self { tables, ..Self::default() };
+        let mut notices = Vec::new();
+        let upstream_tls = tls::of_backends(&tables, &before.upstream_tls, &mut notices);
+        registry.update(&tables.backends, &tables.routes, &upstream_tls, now, settings);
+        let outbound_limits = outbound_limits::of_table(&tables.routes, &before.outbound_limits);
+        let mut active = Self { tables, upstream_tls, outbound_limits, ..Self::default() };
         let routes = active.tables.routes.clone();
         let listeners = routes.ports().flat_map(|port| port.listeners.iter());
         let of_hosts: Vec<_> = listeners.flat_map(|listener| listener.hosts.iter().map(|(_, r)| r)).collect();
         for routing in routes.outbounds().map(|outbound| &outbound.routing).chain(of_hosts) {
             active.compile(routing, before, registry, settings);
         }
-        let mut notices: Vec<Notice> =
-            active.groups.values().flat_map(|group| group.notices.clone()).collect();
+        for (_, split) in routes.udp_ports() {
+            active.compile(&Routing::Tcp(split.clone()), before, registry, settings);
+        }
+        notices.extend(active.groups.values().flat_map(|group| group.notices.clone()));
         notices.extend(active.missing_certificates());
+        active.client_validating =
+            client_certificates::listeners(&active.tables, &before.client_validating, &mut notices);
         notices.sort();
         notices.dedup();
         (active, notices)
@@ -73,7 +87,7 @@ impl ActiveTables {
             Routing::Tcp(split) => {
                 self.tcp_backends.entry(pointer(split)).or_insert_with(|| {
                     let known = before.tcp_backends.get(&pointer(split)).cloned();
-                    known.unwrap_or_else(|| Arc::new(BackendPicker::new(split, registry)))
+                    known.unwrap_or_else(|| Arc::new(BackendPicker::new(split, registry, &mut Vec::new())))
                 });
             }
         }
@@ -101,6 +115,16 @@ impl ActiveTables {
             let rule = self.groups.get(&pointer(group))?.rules.get(entry.rule)?;
             Some(MatchedRule { rule, model: group.rules().get(entry.rule)?, path: &entry.path })
         })
+    }
+
+    /// The rate limit and faults of a destination.
+    pub(crate) fn outbound_limits(&self, scope: &RouteScope) -> Option<&Arc<OutboundLimits>> {
+        match scope {
+            RouteScope::Outbound(service, port) if !self.outbound_limits.is_empty() => {
+                self.outbound_limits.get(&(service.clone(), *port))
+            }
+            RouteScope::Outbound(..) | RouteScope::Gateway(..) => None,
+        }
     }
 
     pub(crate) fn tcp_backends(&self, split: &Arc<WeightedBackends>) -> Option<&Arc<BackendPicker>> {

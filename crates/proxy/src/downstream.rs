@@ -1,5 +1,6 @@
 //! The client's side: listeners, TLS, protocol detection, and timeouts of clients that stall.
 
+pub(crate) mod client_certificates;
 pub(crate) mod connection;
 pub(crate) mod idle_timeout;
 pub(crate) mod listener;

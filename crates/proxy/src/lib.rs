@@ -1,4 +1,4 @@
-//! The embedded HTTP and TCP proxy over a RouteTable and a BackendTable.
+//! The embedded HTTP, TCP and UDP proxy over a RouteTable and a BackendTable.
 //!
 //! ```text
 //! downstream: listener -> connection (TLS, protocol detection, idle timeout)
@@ -16,6 +16,7 @@
 
 mod access_log;
 mod active_tables;
+mod certificates;
 mod downstream;
 mod http;
 mod metrics;
@@ -29,12 +30,15 @@ mod settings;
 mod spans;
 mod stats;
 mod tcp;
+mod udp;
 mod upstream;
 mod zone_traffic;
 
 pub use access_log::AccessLog;
+pub use certificates::{
+    CertificateAuthorities, CertificateAuthoritiesError, ServerCertificate, ServerCertificateError,
+};
 pub use downstream::listener::ListenerKind;
-pub use downstream::tls::{ServerCertificate, ServerCertificateError};
 pub use overload::descriptors::raise_descriptor_limit;
 pub use proxy::{Proxy, ProxyTables};
 pub use settings::{

@@ -1,4 +1,13 @@
 //! The proxy's handle: created once, given tables and listeners, drained at the end.
+//!
+//! ```text
+//! a Gateway: plan::gateway_api::gateway_table, with certificates and authorities -> Proxy::swap, again with each change
+//!   each RouteTable::ports      -> Proxy::serve(TcpListener, ListenerKind::Gateway { port })
+//!   each RouteTable::udp_ports  -> Proxy::serve_udp(UdpSocket, port)
+//! ```
+//!
+//! A proxy serves one Gateway, because ports are numbered per Gateway; the port that is bound may differ. Ports that the
+//! table gains or loses are bound and closed by the caller; hosts, protocols, certificates and routes follow `swap`.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -9,14 +18,14 @@ use std::time::{Duration, Instant};
 use ::listener::{AtLimit, ConnectionLimit, ConnectionPolicy};
 use model::{BackendTable, Notice, ObjectKey, RouteTable};
 use prometheus_client::registry::Registry as MetricsRegistry;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use crate::active_tables::ActiveTables;
+use crate::certificates::{CertificateAuthorities, ServerCertificate};
 use crate::downstream::idle_timeout::ConnectionActivity;
 use crate::downstream::listener::{self, ListenerKind};
-use crate::downstream::tls::ServerCertificate;
 use crate::http::body_chunk::BufferBudget;
 use crate::metrics::ProxyCollector;
 use crate::overload::descriptors::{DescriptorShares, UpstreamSockets};
@@ -26,6 +35,7 @@ use crate::random::SharedRandom;
 use crate::registry::Registry;
 use crate::settings::ProxyOptions;
 use crate::stats::ProxyStats;
+use crate::udp;
 use crate::upstream::endpoint::ProxyTime;
 use crate::zone_traffic::{ServiceZoneTraffic, ZoneTraffic};
 
@@ -34,8 +44,10 @@ use crate::zone_traffic::{ServiceZoneTraffic, ZoneTraffic};
 pub struct ProxyTables {
     pub routes: Arc<RouteTable>,
     pub backends: Arc<BackendTable>,
-    /// The certificates of a gateway's listeners, by Secret.
+    /// The certificates of a gateway by Secret: those of [`RouteTable::secrets`].
     pub certificates: Arc<BTreeMap<ObjectKey, Arc<ServerCertificate>>>,
+    /// Certificate authorities by ConfigMap: those of [`RouteTable::authorities`].
+    pub authorities: Arc<BTreeMap<ObjectKey, Arc<CertificateAuthorities>>>,
 }
 
 /// The proxy. Clones are the same proxy.
@@ -145,6 +157,15 @@ impl Proxy {
         }
     }
 
+    /// Forwards the datagrams of a gateway's UDP port until `stop`.
+    pub async fn serve_udp(&self, socket: UdpSocket, port: u16, stop: impl Future<Output = ()>) {
+        tokio::select! {
+            biased;
+            () = stop => {}
+            () = udp::forward(&self.shared, socket, port) => {}
+        }
+    }
+
     /// Lets requests and connections in progress finish: HTTP clients get `Connection: close` or GOAWAY. After `within`
     /// the rest is closed. Stop the listeners first.
     pub async fn drain(&self, within: Duration) {
@@ -174,6 +195,10 @@ impl Proxy {
 }
 
 impl ProxyShared {
+    pub(crate) fn since_start(&self) -> Duration {
+        self.settings.clock.since(self.started)
+    }
+
     pub(crate) fn active_tables(&self) -> Arc<ActiveTables> {
         self.active.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

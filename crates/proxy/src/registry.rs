@@ -10,13 +10,14 @@ use clock::Clock;
 use model::backend::{Backend, BackendEndpoint, BackendTable, ProxyProtocol};
 use model::hash::fnv1a_64;
 use model::random::GOLDEN_STEP;
-use model::route::{BackendId, HttpRule};
+use model::route::{BackendId, HttpRule, RouteTable};
 
 use crate::http::route_rule::CompiledRule;
 use crate::settings::{DirectResponseSources, ProxyOptions};
 use crate::stats::RouteStats;
 use crate::upstream::backend::{UpstreamBackend, endpoint_protocol};
 use crate::upstream::endpoint::{EndpointProtocol, ProxyTime, UpstreamEndpoint};
+use crate::upstream::tls::{UpstreamTls, UpstreamTlsByBackend};
 
 /// Locked when tables are swapped and when metrics are read, never for a request.
 #[derive(Debug, Default)]
@@ -28,8 +29,9 @@ pub(crate) struct Registry {
     rules: ByPointer<(Arc<HttpRule>, Arc<CompiledRule>)>,
 }
 
+/// The last part of the key is the address of the TLS configuration, 0 without TLS.
 type EndpointsByAddress =
-    BTreeMap<(SocketAddr, EndpointProtocol, Option<ProxyProtocol>), Weak<UpstreamEndpoint>>;
+    BTreeMap<(SocketAddr, EndpointProtocol, Option<ProxyProtocol>, usize), Weak<UpstreamEndpoint>>;
 
 /// Values that belong to a table's value, by its address. The owner of such a map also holds the table's values, so
 /// that no address is reused.
@@ -93,11 +95,20 @@ impl Registry {
     }
 
     /// Updates the endpoints of every backend.
-    pub(crate) fn update(&mut self, backends: &BackendTable, now: ProxyTime, settings: &ProxyOptions) {
+    pub(crate) fn update(
+        &mut self,
+        backends: &BackendTable,
+        routes: &RouteTable,
+        tls: &UpstreamTlsByBackend,
+        now: ProxyTime,
+        settings: &ProxyOptions,
+    ) {
         let endpoints = &mut self.endpoints;
         let mut update = |known: &UpstreamBackend, backend: &Arc<Backend>| {
-            known.update(backend, now, &settings.load_balancing, |endpoint, backend, added_at| {
-                find_or_create(endpoints, endpoint, backend, added_at, &settings.clock)
+            let tls = if tls.is_empty() { None } else { tls.get(&backend.id) };
+            let policy = routes.load_balancing(&backend.id.service);
+            known.update(backend, tls, policy, now, settings, |endpoint, backend, added_at| {
+                find_or_create(endpoints, endpoint, backend, tls, added_at, &settings.clock)
             });
         };
         // Both are sorted by id, and nearly all are unchanged: one walk along both.
@@ -153,18 +164,19 @@ fn find_or_create(
     endpoints: &mut EndpointsByAddress,
     endpoint: &BackendEndpoint,
     backend: &Backend,
+    tls: Option<&Arc<UpstreamTls>>,
     added_at: Option<ProxyTime>,
     clock: &Clock,
 ) -> Arc<UpstreamEndpoint> {
     let protocol = endpoint_protocol(backend.protocol);
-    let key = (endpoint.address, protocol, backend.proxy_protocol);
+    let key = (endpoint.address, protocol, backend.proxy_protocol, tls.map_or(0, pointer));
     if let Some(known) = endpoints.get(&key).and_then(Weak::upgrade) {
         return known;
     }
     let (address, proxy_protocol) = (endpoint.address, backend.proxy_protocol);
     let zone = endpoint.zone.clone();
-    let new =
-        Arc::new(UpstreamEndpoint::new(address, protocol, proxy_protocol, zone, added_at, clock.clone()));
+    let new = UpstreamEndpoint::new(address, protocol, proxy_protocol, zone, added_at, clock.clone());
+    let new = Arc::new(new.with_tls(tls.cloned()));
     endpoints.insert(key, Arc::downgrade(&new));
     new
 }

@@ -10,6 +10,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Uri, Version, header};
 use listener::ConnectionOwner;
 use model::Locality;
+use model::backend::CircuitBreakerLimits;
 
 use crate::downstream::connection::HttpConnection;
 use crate::downstream::idle_timeout::ConnectionActivity;
@@ -164,11 +165,12 @@ impl RequestLog {
     pub(crate) fn take_slot_of_backend(
         &mut self,
         backend: &UpstreamBackend,
+        limits: &CircuitBreakerLimits,
         protocol: EndpointProtocol,
     ) -> bool {
         let slots = &mut self.slots;
         if slots.of_backend.is_none() {
-            let limit = max_requests(&self.proxy.settings.circuit_breakers, protocol);
+            let limit = max_requests(limits, protocol);
             let now = self.proxy.at(self.started);
             let named = self.forwarded_for.map(ConnectionOwner::source);
             let client = named.as_ref().unwrap_or(self.activity.client());

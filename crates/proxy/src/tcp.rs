@@ -22,8 +22,8 @@ use crate::upstream::circuit_breaker::max_requests;
 use crate::upstream::connection_pool::{Connector, connect, overload_reason};
 use crate::upstream::endpoint::{EndpointProtocol, UpstreamEndpoint};
 use crate::upstream::outlier_detection::note_failure;
+use crate::upstream::tls::EndpointStream;
 use crate::upstream::weighted_backends::PickedBackend;
-use crate::zone_traffic::MeteredStream;
 
 /// Forwards a connection to one of several backends.
 pub(crate) async fn forward(
@@ -42,7 +42,7 @@ pub(crate) async fn forward(
         active.tcp_backends(split).cloned().ok_or_else(|| io::Error::other("route was removed"))?;
     drop(active);
     let backend = match backends.pick(|| proxy.random.next()) {
-        Some(PickedBackend::Backend(backend)) => backend.clone(),
+        Some(PickedBackend::Backend(backend, _)) => backend.clone(),
         // Semantics 1.8: the share of an unresolved backend fails; for TCP that is a closed connection.
         Some(PickedBackend::Error(_)) | None => {
             proxy.stats.refused_connections.inc();
@@ -76,7 +76,8 @@ impl<'b> BackendSlot<'b> {
         backend: &'b UpstreamBackend,
         activity: &Arc<ConnectionActivity>,
     ) -> Option<Self> {
-        let limit = max_requests(&proxy.settings.circuit_breakers, EndpointProtocol::Tcp);
+        let settings = backend.load_balancer().settings.clone();
+        let limit = max_requests(&settings.circuit_breakers, EndpointProtocol::Tcp);
         let now = proxy.now();
         let held = Arc::new(HeldRequest::new(activity, now));
         held.begin_streaming();
@@ -112,7 +113,7 @@ async fn connect_to_endpoint(
     backend: &UpstreamBackend,
     from: &ConnectionAddresses,
     activity: &Arc<ConnectionActivity>,
-) -> io::Result<(MeteredStream, LoadGuard, Locality)> {
+) -> io::Result<(EndpointStream, LoadGuard, Locality)> {
     let settings = &proxy.settings;
     let connector = Connector { proxy, backend, claimant: Some(activity), from };
     let mut retrying = None;
@@ -120,11 +121,13 @@ async fn connect_to_endpoint(
     let mut last = io::Error::other("backend has no endpoint");
     for attempt in 0..=settings.limits.retries {
         let (balancer, now) = (backend.load_balancer(), proxy.now());
-        let Some(chosen) = balancer.pick(&proxy.random, now, &settings.load_balancing, &avoid) else {
+        let key = balancer.key_of_connection(from.client.ip());
+        let Some(chosen) = balancer.pick(&proxy.random, now, key, &avoid) else {
             break;
         };
         if attempt > 0 && retrying.is_none() {
-            retrying = backend.breaker.retries.enter(settings.circuit_breakers.max_retries);
+            let max_retries = balancer.settings.max_retries(backend.breaker.requests.in_use());
+            retrying = backend.breaker.retries.enter(max_retries);
             if retrying.is_none() {
                 backend.stats.retry_overflow.inc();
                 break;
@@ -136,7 +139,7 @@ async fn connect_to_endpoint(
         let endpoint = &chosen.endpoint;
         endpoint.add_load();
         let mut load = LoadGuard { endpoint: endpoint.clone(), _descriptor: None };
-        match connector.connect(endpoint).await {
+        match connector.connect(endpoint, EndpointProtocol::Tcp).await {
             Ok((stream, descriptor)) => {
                 endpoint.outlier.succeeded();
                 load._descriptor = Some(descriptor);
@@ -166,7 +169,7 @@ pub(crate) async fn pass_through(
     let started = settings.clock.now();
     activity.request_started(proxy.at(started));
     activity.add_socket();
-    let (stream, _descriptor) = connect(to, proxy, Some(activity)).await?;
+    let (stream, _descriptor) = connect(to, proxy, settings.timeouts.connect, Some(activity)).await?;
     proxy.stats.passed_through.inc();
     let (bytes, result) = tunnel::copy(client, stream, settings.timeouts.idle, proxy.phase.subscribe()).await;
     log_connection(proxy, from, None, to, bytes, settings.clock.since(started));

@@ -10,6 +10,7 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 pub mod algorithm;
+pub mod closed_loop;
 pub mod dataset;
 pub mod fast;
 pub mod input;

@@ -13,7 +13,7 @@ mod schema_validation;
 pub mod service;
 mod warnings;
 
-use plan::validate::{ValidationOptions, Violation, refuse_disabled};
+use plan::validate::{FieldErrorType, ValidationOptions, Violation, refuse_disabled};
 use serde_json::Value;
 
 use crate::kinds::{Naming, ResourceKind};
@@ -22,6 +22,14 @@ use crate::status::{Cause, StatusError};
 
 pub(crate) use defaulting::{defaults, pod_ips, prepare_for_create};
 pub(crate) use warnings::warnings;
+
+/// What the schema of a custom resource refuses in a new object, with defaults set: the field, the type of error and the
+/// reason. Limits come first, then rules.
+pub fn schema_violations(kind: &ResourceKind, object: &Value) -> Vec<(String, FieldErrorType, String)> {
+    let mut object = object.clone();
+    defaults(kind, &mut object);
+    schema_validation::check(kind, None, &object)
+}
 
 /// Refuses an object that kube-apiserver would refuse.
 pub(crate) fn validate(

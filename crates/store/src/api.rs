@@ -11,6 +11,7 @@ mod binding;
 pub(crate) mod body;
 mod continue_token;
 mod delete;
+mod eviction;
 pub(crate) mod fairness;
 pub(crate) mod fuzzing;
 mod list;
@@ -514,6 +515,12 @@ impl Api {
         if request.info.subresource == Subresource::Binding {
             return match request.method {
                 Method::POST => self.bind(request, caller).await,
+                _ => Err(StatusError::method_not_allowed()),
+            };
+        }
+        if request.info.subresource == Subresource::Eviction {
+            return match request.method {
+                Method::POST => self.evict(request, caller).await,
                 _ => Err(StatusError::method_not_allowed()),
             };
         }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::api::negotiation::Accept;
-use crate::kinds::{BINDING, KINDS, ResourceKind, TOKEN_REQUEST};
+use crate::kinds::{BINDING, EVICTION, KINDS, ResourceKind, TOKEN_REQUEST};
 use crate::status::StatusError;
 
 const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
@@ -16,7 +16,8 @@ fn subresources(
     let status = kind.status.then_some(("status", kind, STATUS_VERBS));
     let binding = kind.binds.then_some(("binding", &BINDING, CREATE_VERBS));
     let token = kind.issues_tokens.then_some(("token", &TOKEN_REQUEST, CREATE_VERBS));
-    binding.into_iter().chain(status).chain(token)
+    let eviction = kind.binds.then_some(("eviction", &EVICTION, CREATE_VERBS));
+    binding.into_iter().chain(eviction).chain(status).chain(token)
 }
 
 /// The version of Kubernetes that this API follows.
@@ -54,12 +55,14 @@ pub fn document(path: &str, accept: &Accept) -> Result<Value, StatusError> {
     }
 }
 
-/// Each group with its version, in the order of the table.
-fn groups() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let mut found: Vec<(&str, &str)> = Vec::new();
+/// Each group with its versions, in the order of the table; the first is preferred.
+fn groups() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
     for kind in KINDS {
-        if !found.contains(&(kind.group, kind.version)) {
-            found.push((kind.group, kind.version));
+        match found.iter_mut().find(|(group, _)| *group == kind.group) {
+            Some((_, versions)) if versions.contains(&kind.version) => {}
+            Some((_, versions)) => versions.push(kind.version),
+            None => found.push((kind.group, vec![kind.version])),
         }
     }
     found.into_iter()
@@ -71,7 +74,7 @@ pub fn group_paths() -> Vec<String> {
         "" => format!("api/{version}"),
         group => format!("apis/{group}/{version}"),
     };
-    groups().map(path).collect()
+    groups().flat_map(|(group, versions)| versions.into_iter().map(move |v| path((group, v)))).collect()
 }
 
 fn paths() -> Vec<String> {
@@ -83,9 +86,10 @@ fn paths() -> Vec<String> {
     paths
 }
 
-fn group_entry((group, version): (&str, &str)) -> Value {
-    let entry = json!({"groupVersion": format!("{group}/{version}"), "version": version});
-    json!({"name": group, "versions": [entry], "preferredVersion": entry})
+fn group_entry((group, versions): (&str, Vec<&str>)) -> Value {
+    let entry = |version: &str| json!({"groupVersion": format!("{group}/{version}"), "version": version});
+    let versions: Vec<Value> = versions.into_iter().map(entry).collect();
+    json!({"name": group, "versions": versions, "preferredVersion": versions.first()})
 }
 
 fn of(group: &str, version: &str) -> Vec<&'static ResourceKind> {
@@ -126,12 +130,13 @@ fn resources(group: &str, version: &str) -> Result<Value, StatusError> {
 }
 
 fn aggregated(wanted: impl Fn(&str) -> bool) -> Value {
-    let item = |(group, version): (&str, &str)| {
+    let entry = |group: &str, version: &str| {
         let resources: Vec<Value> = of(group, version).into_iter().map(aggregated_kind).collect();
-        json!({
-            "metadata": {"name": group, "creationTimestamp": null},
-            "versions": [{"version": version, "resources": resources, "freshness": "Current"}],
-        })
+        json!({"version": version, "resources": resources, "freshness": "Current"})
+    };
+    let item = |(group, versions): (&str, Vec<&str>)| {
+        let versions: Vec<Value> = versions.into_iter().map(|version| entry(group, version)).collect();
+        json!({"metadata": {"name": group, "creationTimestamp": null}, "versions": versions})
     };
     let items: Vec<Value> = groups().filter(|(group, _)| wanted(group)).map(item).collect();
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items})
@@ -197,6 +202,6 @@ mod tests {
         let pods = resources.iter().find(|entry| entry["resource"] == "pods").unwrap();
         let parts: Vec<&Value> =
             pods["subresources"].as_array().unwrap().iter().map(|part| &part["subresource"]).collect();
-        assert_eq!(parts, ["binding", "status"]);
+        assert_eq!(parts, ["binding", "eviction", "status"]);
     }
 }

@@ -45,7 +45,7 @@ pub use bytes::Bytes;
 pub use check::CheckReport;
 pub use encryption::{EncryptionKeyId, EncryptionKeys, KeyFileError, Reencryption};
 pub use error::{OpenError, StorageError, StorageErrorKind, StoreReadError, TxnError, WriteError};
-pub use files::{DATA_FILE, JOURNAL_FILE, OnSyncFailure, RESERVE_FILE, StoreFiles};
+pub use files::{DATA_FILE, JOURNAL_FILE, OnSyncFailure, StoreFiles};
 pub use format::{ENCRYPTED_FORMAT, FORMAT, FORMAT_FILE, Migration};
 pub use group_commit::PendingWrite;
 pub use key::{ResourceId, Revision, StoreKey, StoredObject, WatchEvent, WatchEventType};

@@ -28,14 +28,10 @@ pub fn protobuf_object(bytes: &[u8]) -> Result<Value, String> {
     protobuf::object(bytes).map_err(|error| format!("{error:?}"))
 }
 
-/// Partial decoding: members by name.
-pub fn chosen_members(json: &[u8], names: &[&str]) -> Option<Value> {
-    partial_decode::members(json, names).ok()
-}
-
-/// Partial decoding: whether the content is that of an object.
-pub fn has_content(json: &[u8], object: &Value) -> bool {
-    partial_decode::has_content(json, object)
+/// Partial decoding: an object but for one member, and whether that member is this value.
+pub fn all_but(json: &[u8], name: &str, value: &Value) -> Option<(Value, Option<bool>)> {
+    let (object, left_out) = partial_decode::all_but(json, name).ok()?;
+    Some((object, left_out.map(|json| partial_decode::is_same(json, value))))
 }
 
 /// A patch of an object of this kind; `None` if the kind cannot be patched like this.

@@ -24,6 +24,7 @@ use crate::engine::{
 };
 use crate::kinds::{self, ResourceKind};
 use crate::meta;
+use crate::object_txn::ObjectTxn;
 
 use owner_graph::{ObjectId, OwnerGraph};
 
@@ -72,8 +73,8 @@ async fn collect(api: &Api) {
             biased;
             _ = tick.tick() => {
                 actions::run(api, &mut graph).await;
-                // A failure is retried with the next tick.
-                let _ = api.commit(false, |objects| objects.expire(EXPIRE_LIMIT)).await;
+                let expire = |objects: &mut ObjectTxn<'_, '_>, limit| objects.expire(limit);
+                actions::commit_in_steps(api, EXPIRE_LIMIT, expire).await;
                 // A slow run must not take the time of the events.
                 tick.reset();
             }

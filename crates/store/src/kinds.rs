@@ -4,8 +4,10 @@
 mod crd_columns;
 mod crds;
 mod event_conversion;
+mod gateway_api_channel;
 mod print_cells;
 mod print_columns;
+mod request_bodies;
 
 use std::borrow::Cow;
 
@@ -14,12 +16,14 @@ use serde_json::Value;
 use crate::engine::ResourceId;
 
 pub(crate) use crd_columns::cell as printed_cell;
+pub use gateway_api_channel::{GatewayApiChannel, set_gateway_api_channel};
 pub(crate) use print_cells::since;
 use print_columns::{
     CONFIG_MAP, ENDPOINT_SLICE, EVENT, IP_ADDRESS, LEASE, NAMESPACE, NODE, OTHER, POD, POLICY,
     POLICY_BINDING, ROLE, ROLE_BINDING, SECRET, SERVICE, SERVICE_ACCOUNT, SERVICE_CIDR,
 };
 pub(crate) use print_columns::{Cell, Column};
+pub(crate) use request_bodies::{BINDING, EVICTION, TOKEN_REQUEST};
 
 /// A served kind.
 #[derive(Debug)]
@@ -42,7 +46,7 @@ pub struct ResourceKind {
     pub namespaced: bool,
     /// Whether it has the subresource `status`.
     pub status: bool,
-    /// Whether it has the subresource `binding`.
+    /// Whether it has the subresources `binding` and `eviction`.
     pub binds: bool,
     /// Whether it has the subresource `token`.
     pub issues_tokens: bool,
@@ -62,8 +66,8 @@ pub struct ResourceKind {
     pub lifetime: Option<u64>,
     /// Whether an update must have a resourceVersion.
     pub needs_version: bool,
-    /// The members of the stored object that admission of an update reads; `None` for all.
-    pub partial_decode: Option<&'static [&'static str]>,
+    /// The member of the stored object that an update only compares: admission does not read it, and it is owned as a whole.
+    pub compared: Option<&'static str>,
     /// Whether an update of a missing object creates it, as in Kubernetes for a few kinds.
     pub update_creates: bool,
     /// Whether a delete returns the object instead of a Status.
@@ -110,7 +114,7 @@ const BASE: ResourceKind = ResourceKind {
     crd_columns: None,
     lifetime: None,
     needs_version: false,
-    partial_decode: None,
+    compared: None,
     update_creates: false,
     returns_deleted: false,
     verbs: VERBS,
@@ -346,7 +350,6 @@ pub static KINDS: &[ResourceKind] = &[
         columns: LEASE,
         needs_version: true,
         update_creates: true,
-        partial_decode: Some(&["apiVersion", "kind", "metadata"]),
         ..BASE
     },
     ResourceKind {
@@ -357,7 +360,7 @@ pub static KINDS: &[ResourceKind] = &[
         singular: "endpointslice",
         definition: "io.k8s.api.discovery.v1.EndpointSlice",
         columns: ENDPOINT_SLICE,
-        partial_decode: Some(&["apiVersion", "kind", "metadata", "addressType"]),
+        compared: Some("endpoints"),
         ..BASE
     },
     ResourceKind {
@@ -440,6 +443,70 @@ pub static KINDS: &[ResourceKind] = &[
         ..RBAC
     },
     ResourceKind {
+        id: 55,
+        kind: "BackendTLSPolicy",
+        plural: "backendtlspolicies",
+        singular: "backendtlspolicy",
+        short: &["btlspolicy"],
+        schema: Some(crds::standard_tls_policy::schema),
+        crd_columns: Some(crds::standard_tls_policy::columns),
+        ..GATEWAY_API
+    },
+    GATEWAY_CLASS,
+    GATEWAY,
+    ResourceKind {
+        id: 58,
+        kind: "GRPCRoute",
+        plural: "grpcroutes",
+        singular: "grpcroute",
+        schema: Some(crds::standard_grpc_route::schema),
+        crd_columns: Some(crds::standard_grpc_route::columns),
+        ..GATEWAY_API
+    },
+    HTTP_ROUTE,
+    ResourceKind {
+        id: 60,
+        kind: "ListenerSet",
+        plural: "listenersets",
+        singular: "listenerset",
+        short: &["lset"],
+        schema: Some(crds::standard_listener_set::schema),
+        crd_columns: Some(crds::standard_listener_set::columns),
+        ..GATEWAY_API
+    },
+    REFERENCE_GRANT,
+    ResourceKind {
+        id: 62,
+        kind: "TCPRoute",
+        plural: "tcproutes",
+        singular: "tcproute",
+        schema: Some(crds::standard_tcp_route::schema),
+        crd_columns: Some(crds::standard_tcp_route::columns),
+        ..GATEWAY_API
+    },
+    ResourceKind {
+        id: 63,
+        kind: "TLSRoute",
+        plural: "tlsroutes",
+        singular: "tlsroute",
+        schema: Some(crds::standard_tls_route::schema),
+        crd_columns: Some(crds::standard_tls_route::columns),
+        ..GATEWAY_API
+    },
+    ResourceKind {
+        id: 64,
+        kind: "UDPRoute",
+        plural: "udproutes",
+        singular: "udproute",
+        schema: Some(crds::standard_udp_route::schema),
+        crd_columns: Some(crds::standard_udp_route::columns),
+        ..GATEWAY_API
+    },
+    beta(GATEWAY_CLASS),
+    beta(GATEWAY),
+    beta(HTTP_ROUTE),
+    beta(REFERENCE_GRANT),
+    ResourceKind {
         id: 14,
         kind: "MeshGateway",
         plural: "meshgateways",
@@ -470,6 +537,26 @@ pub static KINDS: &[ResourceKind] = &[
         ..OURS
     },
     ResourceKind {
+        id: 66,
+        kind: "MeshLoadBalancing",
+        plural: "meshloadbalancings",
+        singular: "meshloadbalancing",
+        short: &["mlb"],
+        schema: Some(crds::load_balancing::schema),
+        crd_columns: Some(crds::load_balancing::columns),
+        ..OURS
+    },
+    ResourceKind {
+        id: 67,
+        kind: "MeshRouteFilter",
+        plural: "meshroutefilters",
+        singular: "meshroutefilter",
+        short: &["mrf"],
+        schema: Some(crds::route_filter::schema),
+        crd_columns: Some(crds::route_filter::columns),
+        ..OURS
+    },
+    ResourceKind {
         id: 17,
         kind: "MeshTCPRoute",
         plural: "meshtcproutes",
@@ -477,6 +564,17 @@ pub static KINDS: &[ResourceKind] = &[
         short: &["mtr"],
         schema: Some(crds::tcp_route::schema),
         crd_columns: Some(crds::tcp_route::columns),
+        ..OURS
+    },
+    ResourceKind {
+        id: 65,
+        kind: "ZoneDrain",
+        plural: "zonedrains",
+        singular: "zonedrain",
+        short: &["zd"],
+        namespaced: false,
+        schema: Some(crds::zone_drain::schema),
+        crd_columns: Some(crds::zone_drain::columns),
         ..OURS
     },
 ];
@@ -492,29 +590,66 @@ const OURS: ResourceKind = ResourceKind {
     ..BASE
 };
 
+/// The Gateway API, with its published schemas and rules.
+const GATEWAY_API: ResourceKind = ResourceKind {
+    group: "gateway.networking.k8s.io",
+    version: "v1",
+    categories: &["gateway-api"],
+    status: true,
+    needs_version: true,
+    definition: OPEN_DEFINITION,
+    ..BASE
+};
+
+const GATEWAY_CLASS: ResourceKind = ResourceKind {
+    id: 56,
+    kind: "GatewayClass",
+    plural: "gatewayclasses",
+    singular: "gatewayclass",
+    short: &["gc"],
+    namespaced: false,
+    schema: Some(crds::standard_class::schema),
+    crd_columns: Some(crds::standard_class::columns),
+    ..GATEWAY_API
+};
+const GATEWAY: ResourceKind = ResourceKind {
+    id: 57,
+    kind: "Gateway",
+    plural: "gateways",
+    singular: "gateway",
+    short: &["gtw"],
+    schema: Some(crds::standard_gateway::schema),
+    crd_columns: Some(crds::standard_gateway::columns),
+    ..GATEWAY_API
+};
+const HTTP_ROUTE: ResourceKind = ResourceKind {
+    id: 59,
+    kind: "HTTPRoute",
+    plural: "httproutes",
+    singular: "httproute",
+    schema: Some(crds::standard_http_route::schema),
+    crd_columns: Some(crds::standard_http_route::columns),
+    ..GATEWAY_API
+};
+const REFERENCE_GRANT: ResourceKind = ResourceKind {
+    id: 61,
+    kind: "ReferenceGrant",
+    plural: "referencegrants",
+    singular: "referencegrant",
+    short: &["refgrant"],
+    status: false,
+    schema: Some(crds::standard_reference_grant::schema),
+    crd_columns: Some(crds::standard_reference_grant::columns),
+    ..GATEWAY_API
+};
+
+/// A kind of the Gateway API in its older version, with the same schema; stored as v1.
+const fn beta(kind: ResourceKind) -> ResourceKind {
+    ResourceKind { version: "v1beta1", renamed: &[("spec", "spec")], ..kind }
+}
+
 /// Roles and bindings.
 const RBAC: ResourceKind = ResourceKind { group: plan::rbac::GROUP, update_creates: true, ..BASE };
-
-/// The body of `serviceaccounts/NAME/token`; not in the table, as [`BINDING`].
-pub(crate) static TOKEN_REQUEST: ResourceKind = ResourceKind {
-    group: "authentication.k8s.io",
-    kind: "TokenRequest",
-    plural: "tokenrequests",
-    singular: "tokenrequest",
-    definition: "io.k8s.api.authentication.v1.TokenRequest",
-    verbs: REVIEW,
-    ..BASE
-};
-
-/// The body of `pods/NAME/binding`; it is not in the table, because it has no objects and no path.
-pub(crate) static BINDING: ResourceKind = ResourceKind {
-    kind: "Binding",
-    plural: "bindings",
-    singular: "binding",
-    definition: "io.k8s.api.core.v1.Binding",
-    verbs: REVIEW,
-    ..BASE
-};
 
 /// The definition of objects with an open `spec` and `status`.
 pub(crate) const OPEN_DEFINITION: &str = "dev.zoneward.v1alpha1.OpenObject";
@@ -553,6 +688,11 @@ impl ResourceKind {
         } else {
             format!("{}/{}", self.group, self.version)
         }
+    }
+
+    /// `/v1`, or `group/version`, as Go writes it.
+    pub(crate) fn group_version(&self) -> String {
+        format!("{}/{}", self.group, self.version)
     }
 
     /// `services`, or `endpointslices.discovery.k8s.io`.
@@ -693,10 +833,16 @@ mod tests {
             ("rbac.authorization.k8s.io/v1", "RoleBinding"),
             ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
             ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding"),
+            ("gateway.networking.k8s.io/v1", "GatewayClass"),
+            ("gateway.networking.k8s.io/v1", "HTTPRoute"),
+            ("gateway.networking.k8s.io/v1beta1", "ReferenceGrant"),
             ("zoneward.dev/v1alpha1", "MeshHTTPRoute"),
             ("zoneward.dev/v1alpha1", "MeshGatewayHTTPRoute"),
             ("zoneward.dev/v1alpha1", "MeshTCPRoute"),
             ("zoneward.dev/v1alpha1", "MeshGateway"),
+            ("zoneward.dev/v1alpha1", "MeshLoadBalancing"),
+            ("zoneward.dev/v1alpha1", "MeshRouteFilter"),
+            ("zoneward.dev/v1alpha1", "ZoneDrain"),
         ] {
             assert!(of(api_version, kind).is_some(), "{api_version} {kind}");
         }

@@ -12,6 +12,7 @@ pub mod credentials;
 mod discovery;
 mod encoded_object;
 pub mod engine;
+mod field_tracking;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod garbage_collector;

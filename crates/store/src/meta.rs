@@ -1,12 +1,9 @@
 //! Object metadata, and access to fields by path.
 //!
-//! There is no server-side apply, so managedFields are dropped. Only EndpointSlices, which two controllers may write, keep
-//! the last field manager there.
+//! managedFields are set by `field_tracking`.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
-
-use crate::kinds::ResourceKind;
 
 static NULL: Value = Value::Null;
 
@@ -99,15 +96,6 @@ pub fn keep_server_fields(old: &Value, new: &mut Value) {
     remove(new, "selfLink");
 }
 
-/// Sets the field manager of an EndpointSlice, so that its controllers can detect each other.
-pub fn set_field_manager(kind: &ResourceKind, object: &mut Value, manager: &str, now: Timestamp) {
-    if kind.kind == "EndpointSlice" {
-        let entry = json!({"manager": manager, "operation": "Update",
-            "apiVersion": kind.api_version(), "time": time(now)});
-        set(object, "managedFields", Value::Array(vec![entry]));
-    }
-}
-
 /// Increments the generation if anything but metadata and status changed, or if deletion starts.
 pub fn update_generation(old: &Value, new: &mut Value) {
     if old["metadata"]["generation"].is_null() {
@@ -136,6 +124,21 @@ fn has_same_content(old: &Value, new: &Value) -> bool {
     content(old).count() == content(new).count()
         && content(old)
             .all(|(name, value)| new.get(name).is_some_and(|other| model::json::same(value, other)))
+}
+
+/// Whether two objects are equal except for managedFields.
+pub fn has_same_fields(old: &Value, new: &Value) -> bool {
+    fn is_same(old: &Value, new: &Value, name: &str, same: impl Fn(&Value, &Value) -> bool) -> bool {
+        let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return old == new };
+        let others = |members: &Map<String, Value>| members.len() - usize::from(members.contains_key(name));
+        others(old) == others(new)
+            && old
+                .iter()
+                .filter(|(member, _)| *member != name)
+                .all(|(member, old)| new.get(member) == Some(old))
+            && same(old.get(name).unwrap_or(&NULL), new.get(name).unwrap_or(&NULL))
+    }
+    is_same(old, new, "metadata", |old, new| is_same(old, new, "managedFields", |_, _| true))
 }
 
 /// Removes empty fields of metadata, such as `labels: {}`, so that equal objects have equal bytes.

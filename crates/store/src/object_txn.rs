@@ -132,14 +132,14 @@ impl<'a, 't> ObjectTxn<'a, 't> {
         kind.lifetime.map(|lifetime| seconds(self.now).saturating_add(lifetime))
     }
 
-    /// Deletes expired objects, at most `limit`.
-    pub(crate) fn expire(&mut self, limit: usize) -> Result<(), StatusError> {
+    /// Deletes expired objects, at most `limit`; true if there may be more.
+    pub(crate) fn expire(&mut self, limit: usize) -> Result<bool, StatusError> {
         let last = |stored: &StoredObject, revision: Revision| {
             let mut object: Value = serde_json::from_slice(&stored.json).unwrap_or_default();
             meta::set_resource_version(&mut object, revision.0);
             bytes(&object)
         };
-        self.txn.expire(seconds(self.now), limit, last).map(drop).map_err(txn_error)
+        self.txn.expire(seconds(self.now), limit, last).map(|expired| expired == limit).map_err(txn_error)
     }
 
     /// See [`Txn::allow_on_full_disk`].

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::discovery::group_paths;
-use crate::kinds::{BINDING, KINDS, OPEN_DEFINITION, ResourceKind, TOKEN_REQUEST};
+use crate::kinds::{BINDING, EVICTION, KINDS, OPEN_DEFINITION, ResourceKind, TOKEN_REQUEST};
+use crate::patch;
 use crate::schema::{self, PREFIX};
 use crate::status::StatusError;
 
@@ -51,6 +52,7 @@ fn group(path: &str) -> Value {
         operations(kind, &mut paths);
         if kind.binds {
             collect(BINDING.definition, &mut schemas);
+            collect(EVICTION.definition, &mut schemas);
         }
         if kind.issues_tokens {
             collect(TOKEN_REQUEST.definition, &mut schemas);
@@ -141,6 +143,7 @@ fn operations(kind: &ResourceKind, paths: &mut Map<String, Value>) {
     }
     if kind.binds {
         paths.insert(format!("{one}/binding"), json!({"post": writing(&BINDING, "post")}));
+        paths.insert(format!("{one}/eviction"), json!({"post": writing(&EVICTION, "post")}));
     }
     if kind.issues_tokens {
         paths.insert(format!("{one}/token"), json!({"post": writing(&TOKEN_REQUEST, "post")}));
@@ -168,6 +171,7 @@ fn operation(kind: &ResourceKind, action: &str, parameters: &[&str]) -> Value {
 }
 
 const WRITE_PARAMETERS: &[&str] = &["dryRun", "fieldManager", "fieldValidation"];
+const PATCH_PARAMETERS: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "force"];
 
 fn writing(kind: &ResourceKind, action: &str) -> Value {
     let mut operation = operation(kind, action, WRITE_PARAMETERS);
@@ -176,11 +180,11 @@ fn writing(kind: &ResourceKind, action: &str) -> Value {
 }
 
 fn patching(kind: &ResourceKind) -> Value {
-    let mut operation = operation(kind, "patch", WRITE_PARAMETERS);
+    let mut operation = operation(kind, "patch", PATCH_PARAMETERS);
     let mut content = Map::new();
     let strategic = (kind.definition != OPEN_DEFINITION).then_some("application/strategic-merge-patch+json");
-    for media in ["application/json-patch+json", "application/merge-patch+json"].into_iter().chain(strategic)
-    {
+    let every = ["application/json-patch+json", "application/merge-patch+json", patch::APPLY];
+    for media in every.into_iter().chain(strategic) {
         content.insert(media.to_owned(), json!({"schema": {"type": "object"}}));
     }
     operation["requestBody"] = json!({"content": content, "required": true});

@@ -1,5 +1,4 @@
-//! JSON patch, merge patch and strategic merge patch. Server-side apply is not served, because it needs field ownership;
-//! the error names the alternatives.
+//! JSON patch, merge patch and strategic merge patch. Server-side apply is in `field_tracking`.
 
 mod strategic;
 
@@ -26,8 +25,11 @@ pub enum PatchKind {
     Strategic,
 }
 
-const ACCEPTED: &str =
-    "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
+const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, \
+    application/strategic-merge-patch+json, application/apply-patch+yaml";
+
+/// The media type of server-side apply.
+pub const APPLY: &str = "application/apply-patch+yaml";
 
 impl PatchKind {
     /// The patch kind of a content type.
@@ -39,20 +41,12 @@ impl PatchKind {
             "application/strategic-merge-patch+json" if kind.definition != crate::kinds::OPEN_DEFINITION => {
                 Ok(Self::Strategic)
             }
-            "application/apply-patch+yaml" | "application/apply-patch+cbor" => Err(server_side_apply()),
             other => Err(StatusError::unsupported_media_type(format!(
                 "the body of the request was in an unknown format - accepted media types include: {ACCEPTED}; \
                  got {other:?}"
             ))),
         }
     }
-}
-
-fn server_side_apply() -> StatusError {
-    StatusError::unsupported_media_type(
-        "server-side apply is not served here: use `kubectl apply` without --server-side, or send the change as \
-         application/merge-patch+json or application/strategic-merge-patch+json",
-    )
 }
 
 /// The object after the patch.
@@ -188,10 +182,8 @@ mod tests {
     }
 
     #[test]
-    fn the_error_for_server_side_apply_names_the_alternative() {
-        let failure = PatchKind::of("application/apply-patch+yaml", service()).unwrap_err();
-        assert_eq!(failure.code, 415);
-        assert!(failure.message.contains("without --server-side"));
+    fn the_media_type_tells_the_kind_of_a_patch() {
+        assert_eq!(PatchKind::of("application/apply-patch+cbor", service()).unwrap_err().code, 415);
         assert_eq!(PatchKind::of("text/plain", service()).unwrap_err().code, 415);
         assert_eq!(
             PatchKind::of("application/merge-patch+json; charset=utf-8", service()),

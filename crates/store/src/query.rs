@@ -190,7 +190,28 @@ impl QueryParams {
 
     /// The options of a write; `called` is their name in errors, such as `CreateOptions`.
     pub fn write_options(&self, called: &str) -> Result<WriteOptions, StatusError> {
-        let (dry_run, mut causes) = dry_run(self.value("dryRun"));
+        let mut causes = Vec::new();
+        if called == "PatchOptions" && self.value("force").is_some() {
+            let reason = "may not be specified for non-apply patch";
+            causes.push(Cause::new(FieldErrorType::Forbidden, "force", reason));
+        }
+        self.checked_options(called, causes)
+    }
+
+    /// The options of an apply, and whether it takes fields of other managers.
+    pub fn apply_options(&self) -> Result<(WriteOptions, bool), StatusError> {
+        let mut causes = Vec::new();
+        if self.value("fieldManager").is_none_or(str::is_empty) {
+            let reason = "is required for apply patch";
+            causes.push(Cause::new(FieldErrorType::Required, "fieldManager", reason));
+        }
+        let force = matches!(self.value("force"), Some("true" | "True" | "TRUE" | "t" | "T" | "1"));
+        Ok((self.checked_options("PatchOptions", causes)?, force))
+    }
+
+    fn checked_options(&self, called: &str, mut causes: Vec<Cause>) -> Result<WriteOptions, StatusError> {
+        let (dry_run, unsupported) = dry_run(self.value("dryRun"));
+        causes.extend(unsupported);
         let field_validation = match self.value("fieldValidation") {
             None | Some("Warn") => FieldValidation::Warn,
             Some("Ignore") => FieldValidation::Ignore,
@@ -204,8 +225,9 @@ impl QueryParams {
             let reason = format!("may not be more than {MAX_MANAGER} bytes");
             causes.push(Cause::new(FieldErrorType::TooLong, "fieldManager", reason));
         }
-        if called == "PatchOptions" && self.value("force").is_some() {
-            causes.push(Cause::new(FieldErrorType::Forbidden, "force", "allowed for server-side apply only"));
+        if let Some(name) = self.value("fieldManager").filter(|name| name.chars().any(char::is_control)) {
+            let reason = format!("Invalid value: {name:?}: should only contain printable characters");
+            causes.push(Cause::invalid("fieldManager", reason));
         }
         if !causes.is_empty() {
             return Err(StatusError::invalid_options(called, &causes));

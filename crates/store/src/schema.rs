@@ -11,7 +11,8 @@ use std::sync::OnceLock;
 use k8s_openapi::api::{
     admissionregistration::v1 as admission, authentication::v1 as authentication,
     authorization::v1 as authorization, coordination::v1 as coordination, core::v1 as core,
-    discovery::v1 as discovery, events::v1 as events, networking::v1 as networking, rbac::v1 as rbac,
+    discovery::v1 as discovery, events::v1 as events, networking::v1 as networking, policy::v1 as policy,
+    rbac::v1 as rbac,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Status};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
@@ -52,6 +53,7 @@ fn generate() -> Map<String, Value> {
         wrap_references(definition);
         merge_keys::put_in(name, definition);
     }
+    plan::managed_fields::annotate(&mut definitions);
     definitions.sort_keys();
     definitions
 }
@@ -84,6 +86,7 @@ fn add_kinds(generator: &mut SchemaGenerator) {
         events::Event,
         networking::IPAddress,
         networking::ServiceCIDR,
+        policy::Eviction,
         rbac::ClusterRole,
         rbac::ClusterRoleBinding,
         rbac::Role,
@@ -101,7 +104,7 @@ fn open_object() -> Value {
         "description": "An object of Zoneward. docs/reference describes its fields.",
         "type": "object",
         "properties": {
-            "apiVersion": {"type": "string", "description": "The version of the API, zoneward.dev/v1alpha1."},
+            "apiVersion": {"type": "string", "description": "The group and version of the API."},
             "kind": {"type": "string", "description": "The kind of the object."},
             "metadata": {
                 "description": "Standard object metadata.",

@@ -114,6 +114,11 @@ impl StatusError {
         Self::new(409, "Conflict", message).about(kind, name)
     }
 
+    /// 409 of an apply: other managers own fields that it would change.
+    pub fn apply_conflict(message: String, causes: Vec<Value>) -> Self {
+        Self { details: json!({"causes": causes}), ..Self::new(409, "Conflict", message) }
+    }
+
     /// 409 of a delete with failed preconditions; kube-apiserver names the kind here and not the resource.
     pub fn precondition(kind: &ResourceKind, name: &str, why: impl fmt::Display) -> Self {
         let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", kind.qualified_kind());
@@ -195,6 +200,11 @@ impl StatusError {
         Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
     }
 
+    /// 500 without a reason, as kube-apiserver answers an apply that does not fit the schema.
+    pub fn unknown(message: impl Into<String>) -> Self {
+        Self::new(500, "", message)
+    }
+
     /// 504: the resourceVersion is in the future.
     pub fn too_large_resource_version(asked: u64, current: u64) -> Self {
         let message = format!("Too large resource version: {asked}, current: {current}");
@@ -220,6 +230,9 @@ impl StatusError {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code,
         });
+        if let (true, Some(status)) = (self.reason.is_empty(), status.as_object_mut()) {
+            status.shift_remove("reason");
+        }
         if !self.details.is_null() {
             status["details"] = self.details.clone();
         }

@@ -5,7 +5,7 @@
 mod world;
 
 use serde_json::{Value, json};
-use world::{CONFIG_MAPS, SERVICES, World, read, service};
+use world::{SERVICES, World, read, service};
 
 fn check(what: &str, (code, status): (u16, Value), wanted: u16, reason: &str) {
     assert_eq!((code, status["reason"].as_str()), (wanted, Some(reason)), "{what}: {status:#}");
@@ -140,12 +140,6 @@ async fn patches_that_are_wrong_are_refused() {
     ] {
         check(&format!("{kind} {patch}"), world.patch(path, kind, &patch).await, code, reason);
     }
-    let apply = world
-        .send("PATCH", &format!("{CONFIG_MAPS}/c"), "application/apply-patch+yaml", b"{}".to_vec())
-        .await;
-    let (code, status) = read(apply).await;
-    assert_eq!(code, 415);
-    assert!(status["message"].as_str().unwrap().contains("without --server-side"));
 }
 
 #[tokio::test]

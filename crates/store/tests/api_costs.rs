@@ -157,12 +157,17 @@ fn a_strategic_merge_of_long_lists_is_linear() {
     let answer = patch(&served, &path, "strategic-merge-patch", &body);
     assert_eq!(answer.code, 200, "{}", message(&answer));
     assert_eq!(answer.body["metadata"]["finalizers"].as_array().unwrap().len(), 10_000);
-    let containers: Vec<Value> =
+    let too_many: Vec<Value> =
         (0..8_000).map(|number| json!({"name": format!("c{number}"), "image": "i"})).collect();
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": too_many}});
+    let answer = post(&served, PODS, &pod);
+    assert_eq!(answer.code, 413, "with its defaults and managedFields it is too large: {}", message(&answer));
+    let containers: Vec<Value> =
+        (0..4_000).map(|number| json!({"name": format!("c{number}"), "image": "i"})).collect();
     let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": containers}});
     assert_eq!(post(&served, PODS, &pod).code, 201);
     let images: Vec<Value> =
-        (0..8_000).map(|number| json!({"name": format!("c{number}"), "image": "j"})).collect();
+        (0..4_000).map(|number| json!({"name": format!("c{number}"), "image": "j"})).collect();
     let body = json!({"spec": {"containers": images}});
     let answer = patch(&served, &format!("{PODS}/p"), "strategic-merge-patch", &body);
     assert_eq!(answer.code, 200, "{}", message(&answer));

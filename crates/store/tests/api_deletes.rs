@@ -185,6 +185,33 @@ async fn a_pod_on_a_node_gets_time_to_end() {
     world.wait_gone(&format!("{pods}/a")).await;
 }
 
+#[tokio::test]
+async fn an_object_that_a_policy_keeps_does_not_keep_the_others_of_its_namespace() {
+    let (world, _stop) = collected().await;
+    assert_eq!(world.json("POST", "/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).await.0, 201);
+    let config_maps = "/api/v1/namespaces/shop/configmaps";
+    for name in ["a", "kept", "z"] {
+        assert_eq!(world.json("POST", config_maps, &json!({"metadata": {"name": name}})).await.0, 201);
+    }
+    let group = "/apis/admissionregistration.k8s.io/v1";
+    let policy = json!({"metadata": {"name": "keep"}, "spec": {
+        "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"],
+            "operations": ["DELETE"], "resources": ["configmaps"]}]},
+        "validations": [{"expression": "oldObject.metadata.name != 'kept'"}]}});
+    let binding = json!({"metadata": {"name": "keep"},
+        "spec": {"policyName": "keep", "validationActions": ["Deny"]}});
+    let policies = format!("{group}/validatingadmissionpolicies");
+    assert_eq!(world.json("POST", &policies, &policy).await.0, 201);
+    let bindings = format!("{group}/validatingadmissionpolicybindings");
+    assert_eq!(world.json("POST", &bindings, &binding).await.0, 201);
+    assert_eq!(world.delete("/api/v1/namespaces/shop", &Value::Null).await.0, 200);
+    world.wait_gone(&format!("{config_maps}/a")).await;
+    world.wait_gone(&format!("{config_maps}/z")).await;
+    assert_eq!(world.get(&format!("{config_maps}/kept")).await.0, 200);
+    assert_eq!(world.delete(&format!("{bindings}/keep"), &Value::Null).await.0, 200);
+    world.wait_gone("/api/v1/namespaces/shop").await;
+}
+
 // Seed 002: only ranges out of 10.96.0.0/16 and 2001:db8::/64 may be added.
 #[tokio::test]
 async fn a_policy_keeps_service_cidrs_within_bounds() {

@@ -57,3 +57,33 @@ async fn what_the_definition_forbids_is_refused_with_its_field() {
     let good = route(json!({"path": {"type": "Exact", "value": "/"}}));
     assert_eq!(world.json("POST", &path(&good), &good).await.0, 201);
 }
+
+#[tokio::test]
+async fn load_balancing_is_checked_by_schema_and_rules() {
+    let world = World::new().await;
+    let policy = |target: Value, default: Value| {
+        json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshLoadBalancing", "metadata": {"name": "a"},
+            "spec": {"targetRef": target, "to": [
+                {"targetRef": {"kind": "MeshService", "name": "b"}, "default": default}]}})
+    };
+    let mesh = json!({"kind": "Mesh"});
+    let hash = json!({"type": "Maglev", "hashOn": {"type": "SourceIP"}});
+    let edge = json!({"kind": "MeshGateway", "name": "edge"});
+    for (target, default) in [
+        (&mesh, json!({})),
+        (&mesh, json!({"algorithm": {"type": "Maglev"}})),
+        (&mesh, json!({"algorithm": hash, "slowStart": {"window": "30s"}})),
+        (&mesh, json!({"timeouts": {"request": "soon"}})),
+        (&mesh, json!({"timeouts": {"request": "1s", "backendRequest": "2s"}})),
+        (&mesh, json!({"faults": {"abort": {"status": 200}}})),
+        (&edge, json!({"rateLimit": {"requests": 5}})),
+    ] {
+        let bad = policy(target.clone(), default);
+        let (code, answer) = world.json("POST", &path(&bad), &bad).await;
+        assert_eq!((code, &answer["reason"]), (422, &json!("Invalid")), "{bad}: {answer}");
+    }
+    let good =
+        policy(edge, json!({"algorithm": hash, "retries": {"codes": [503], "budget": {"percent": 20}}}));
+    let (code, answer) = world.json("POST", &path(&good), &good).await;
+    assert_eq!(code, 201, "{answer}");
+}

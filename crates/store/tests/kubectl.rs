@@ -159,8 +159,6 @@ fn mistakes_are_explained() {
     assert!(invalid.contains("is invalid") && invalid.contains("metadata.name"), "{invalid}");
     let immutable = kubectl.fails(r#"patch svc web --type=merge -p {"spec":{"clusterIP":"10.96.0.9"}}"#);
     assert!(immutable.contains("is invalid"), "{immutable}");
-    let applied = kubectl.fails_with("apply --server-side -f -", SERVICE);
-    assert!(applied.contains("without --server-side"), "{applied}");
     let token = kubectl.fails("create token nobody");
     assert!(token.contains("serviceaccounts \"nobody\" not found"), "{token}");
     let reader = kubectl.as_reader();

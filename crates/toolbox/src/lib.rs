@@ -1,6 +1,8 @@
 //! Where tests, benches and xtask find the programs that they run: `tools/bin` below the target directory.
 //! xtask puts them there by name and version. PATH is never searched: a namesake there has another version, or is broken.
 
+pub mod iptables;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;

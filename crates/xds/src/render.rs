@@ -20,6 +20,8 @@ mod route_action;
 mod route_configuration;
 #[cfg(test)]
 mod tests;
+mod tls;
+mod traffic_filters;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,9 +32,10 @@ use envoy_types::pb::envoy::config::core::v3::data_source::Specifier;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{Secret, TlsCertificate, secret};
 use model::backend::{Backend, BackendTable};
 use model::route::{
-    Arrival, EdgeSettings, GatewayPort, Hostname, Outbound, RouteTable, Routing, WeightedBackends,
+    AppProtocol, Arrival, BackendId, EdgeSettings, GatewayPort, Hostname, LoadBalancing, Outbound,
+    RouteTable, Routing, WeightedBackends,
 };
-use model::{Name, Notice, ObjectKey, ObjectRef, ServiceKey};
+use model::{Name, Notice, ObjectKey, ObjectRef, Protocol, ServiceKey};
 use prost::Message;
 
 use crate::resource::{ResourceSet, ResourceType, XdsResource};
@@ -46,6 +49,8 @@ pub struct RenderInput {
     pub tiers: Vec<Arc<BackendTable>>,
     /// By Secret.
     pub certificates: Arc<BTreeMap<ObjectKey, Arc<PemKeyPair>>>,
+    /// Certificate authorities as PEM, by ConfigMap.
+    pub authorities: Arc<BTreeMap<ObjectKey, Arc<[u8]>>>,
     pub listeners: EnvoyListeners,
     pub allowlist: Arc<DirectResponseAllowlist>,
     pub edge: Arc<EdgeSettings>,
@@ -107,6 +112,9 @@ struct RouteContext<'a> {
     allowlist: &'a DirectResponseAllowlist,
     /// The object of Notices that no policy caused.
     object: ObjectRef,
+    routes: &'a RouteTable,
+    /// The policy for the destination; `None` at a gateway, too.
+    destination: Option<&'a LoadBalancing>,
 }
 
 pub fn render(input: RenderInput, earlier: Option<&Rendered>) -> Rendered {
@@ -122,6 +130,7 @@ pub fn render(input: RenderInput, earlier: Option<&Rendered>) -> Rendered {
         notices: BTreeMap::new(),
         others: Vec::new(),
         reachable: None,
+        rebalanced: rebalanced(&input.routes, earlier),
     };
     match &input.listeners {
         EnvoyListeners::Sidecar { capture, outbounds } => renderer.sidecar(*capture, outbounds),
@@ -131,6 +140,7 @@ pub fn render(input: RenderInput, earlier: Option<&Rendered>) -> Rendered {
                 renderer.port(gateway, port, at.unwrap_or(SocketAddr::new(*bind, port.number)));
             }
             renderer.check_overrides(gateway, port_overrides);
+            renderer.check_udp(gateway);
         }
     }
     renderer.backends();
@@ -150,6 +160,8 @@ struct Renderer<'a> {
     others: Vec<Notice>,
     /// The destinations with a listener; `None`: all.
     reachable: Option<RouteTable>,
+    /// The Services with other load balancing than before.
+    rebalanced: BTreeSet<ServiceKey>,
 }
 
 impl Renderer<'_> {
@@ -203,19 +215,43 @@ impl Renderer<'_> {
         }
     }
 
+    /// Whether a backend has other load balancing than before.
+    fn leads_to_rebalanced(&self, routing: &Routing) -> bool {
+        if self.rebalanced.is_empty() {
+            return false;
+        }
+        let mut backends = BTreeSet::new();
+        routing.add_backends(&mut backends);
+        backends.iter().any(|id| self.rebalanced.contains(&id.service))
+    }
+
     /// One destination: its routes, and a listener for each address.
     fn outbound(&mut self, outbound: &Arc<Outbound>, listeners: &[(SocketAddr, Binding)]) {
         let name = format!("{}:{}", outbound.service, outbound.port);
         let before = self.earlier.and_then(|e| e.input.routes.outbound(&outbound.service, outbound.port));
-        let is_same = before.is_some_and(|before| Arc::ptr_eq(before, outbound));
+        let is_same = before.is_some_and(|before| Arc::ptr_eq(before, outbound))
+            && !self.rebalanced.contains(&outbound.service)
+            && !self.leads_to_rebalanced(&outbound.routing);
+        let input = self.input;
+        let policy = input.routes.load_balancing(&outbound.service).map(|policy| &policy.settings);
         if let Routing::Http(routes) = &outbound.routing {
             let object = ObjectRef::service(&outbound.service);
-            let context = RouteContext { arrival: None, allowlist: &self.input.allowlist.clone(), object };
+            let context = RouteContext {
+                arrival: None,
+                allowlist: &input.allowlist,
+                object,
+                routes: &input.routes,
+                destination: policy,
+            };
             let hosts = [HostSpec { name: Hostname::Any, action: HostAction::Routes(routes) }];
             self.put_routes(&name, is_same, &context, &hosts);
         }
-        let settings = self.input.edge.clone();
-        let edge = ListenerEdge { settings: &settings, is_gateway: false };
+        let edge = ListenerEdge {
+            settings: &input.edge,
+            is_gateway: false,
+            routes: &input.routes,
+            destination: policy,
+        };
         for (at, binding) in listeners {
             let listener = format!("outbound {name} at {at}");
             self.put(ResourceType::Listener, &listener, is_same, || {
@@ -235,8 +271,13 @@ impl Renderer<'_> {
             let at = SocketAddr::new(ip, port);
             let name = format!("outbound at {at}");
             let chain = FilterChainSpec::plain(ChainAction::PassThrough);
-            let settings = self.input.edge.clone();
-            let edge = ListenerEdge { settings: &settings, is_gateway: false };
+            let input = self.input;
+            let edge = ListenerEdge {
+                settings: &input.edge,
+                is_gateway: false,
+                routes: &input.routes,
+                destination: None,
+            };
             self.put(ResourceType::Listener, &name, true, || {
                 listener::render(&name, at, Binding::Captured, edge, &[chain])
             });
@@ -246,11 +287,19 @@ impl Renderer<'_> {
 
     fn port(&mut self, gateway: &ObjectKey, port: &Arc<GatewayPort>, at: SocketAddr) {
         let before = self.earlier.and_then(|earlier| earlier.input.routes.port(port.number));
-        let is_same = before.is_some_and(|before| Arc::ptr_eq(before, port));
+        let mut hosts = port.listeners.iter().flat_map(|listener| listener.hosts.iter().map(|(_, r)| r));
+        let is_same = before.is_some_and(|before| Arc::ptr_eq(before, port))
+            && !hosts.any(|routing| self.leads_to_rebalanced(routing));
         let object = ObjectRef::new("MeshGateway", &gateway.namespace, &gateway.name);
         let arrival = Arrival { scheme: port.protocol.scheme(), port: Some(port.number) };
-        let allowlist = self.input.allowlist.clone();
-        let context = RouteContext { arrival: Some(arrival), allowlist: &allowlist, object };
+        let input = self.input;
+        let context = RouteContext {
+            arrival: Some(arrival),
+            allowlist: &input.allowlist,
+            object,
+            routes: &input.routes,
+            destination: None,
+        };
         let name = format!("{gateway}:{}", port.number);
         let chains = if port.protocol.is_tls() {
             self.tls_chains(&name, port, is_same, &context)
@@ -261,8 +310,12 @@ impl Renderer<'_> {
             return;
         }
         // A certificate may appear or vanish while the port is unchanged, and listeners are cheap to render.
-        let settings = self.input.edge.clone();
-        let edge = ListenerEdge { settings: &settings, is_gateway: true };
+        let edge = ListenerEdge {
+            settings: &input.edge,
+            is_gateway: true,
+            routes: &input.routes,
+            destination: None,
+        };
         self.put(ResourceType::Listener, &name, false, || {
             listener::render(&name, at, Binding::Bound, edge, &chains)
         });
@@ -283,6 +336,17 @@ impl Renderer<'_> {
             );
             let object = ObjectRef::new("MeshGateway", &gateway.namespace, &gateway.name);
             self.others.push(Notice::new(object, "PortNotFound", message));
+        }
+    }
+
+    /// Envoys do not forward datagrams.
+    fn check_udp(&mut self, gateway: &ObjectKey) {
+        for (port, _) in self.input.routes.udp_ports() {
+            let message = format!(
+                "UDP port {port} is not served by Envoys: use the embedded proxy, whose UDPRoutes choose an endpoint per client"
+            );
+            let object = ObjectRef::new("Gateway", &gateway.namespace, &gateway.name);
+            self.others.push(Notice::new(object, "NotForEnvoy", message));
         }
     }
 
@@ -311,8 +375,9 @@ impl Renderer<'_> {
         let mut hosts: Vec<&Hostname> = Vec::new();
         for listener in &port.listeners {
             let secret = listener.certificate.as_ref().map(|certificate| &certificate.secret);
-            // Only TLS passthrough works without a certificate.
-            if secret.is_none() && port.protocol.is_http() {
+            // Only TLS passthrough works without a certificate. HTTPS and TLS may share a port.
+            let is_http = listener.protocol.is_http();
+            if secret.is_none() && is_http {
                 continue;
             }
             if let Some(secret) = secret.filter(|secret| !self.input.certificates.contains_key(secret)) {
@@ -324,19 +389,40 @@ impl Renderer<'_> {
                 continue;
             }
             hosts.push(&listener.hostname);
+            let clients = match &listener.clients {
+                None => None,
+                Some(clients) => match tls::client_validation(clients, &self.input.authorities) {
+                    Some(validation) => Some(validation),
+                    None => {
+                        self.others.push(no_authority(context, &listener.name));
+                        continue;
+                    }
+                },
+            };
             let certificate = secret.map(|secret| self.add_secret(secret));
-            let action = if port.protocol.is_http() {
+            let chain = |action, server_name: &Hostname| FilterChainSpec {
+                action,
+                server_name: Some(server_name.clone()),
+                certificate: certificate.clone(),
+                clients: clients.clone(),
+            };
+            if is_http {
                 let routes = format!("{name}/{}", listener.name);
                 self.put_routes(&routes, is_same, context, &route_configuration::of_tls(port, listener));
-                ChainAction::Http(routes)
-            } else {
-                ChainAction::Tcp(split_of(listener).unwrap_or(&EMPTY))
-            };
-            chains.push(FilterChainSpec {
-                action,
-                server_name: Some(listener.hostname.clone()),
-                certificate,
-            });
+                chains.push(chain(ChainAction::Http(routes), &listener.hostname));
+                continue;
+            }
+            // Each host of a route has a chain; connections to the listener's other hosts are closed.
+            let mut has_own = false;
+            for (host, routing) in listener.hosts.iter() {
+                let Routing::Tcp(split) = routing else { continue };
+                let host = if host == Hostname::Any { listener.hostname.clone() } else { host };
+                has_own |= host == listener.hostname;
+                chains.push(chain(ChainAction::Tcp(split), &host));
+            }
+            if !has_own {
+                chains.push(chain(ChainAction::Tcp(&EMPTY), &listener.hostname));
+            }
         }
         chains
     }
@@ -357,22 +443,44 @@ impl Renderer<'_> {
         let Some((chosen, further)) = input.tiers.split_first() else { return };
         // A sidecar without capture needs the backends of its listeners only.
         let wanted = self.reachable.take().map(|reachable| reachable.backends());
-        let is_wanted = |backend: &&Arc<Backend>| wanted.as_ref().is_none_or(|all| all.contains(&backend.id));
+        let is_wanted = |backend: &&Arc<Backend>| {
+            let is_tcp = backend.id.protocol == Protocol::Tcp;
+            is_tcp && wanted.as_ref().is_none_or(|all| all.contains(&backend.id))
+        };
+        let by_http2 = grpc_backends(&input.routes);
         for backend in chosen.backends().filter(is_wanted) {
-            let name = backend.id.to_string();
+            let tls = match input.routes.backend_tls(&backend.id) {
+                None => None,
+                // Without a usable authority there is no cluster: requests get an error, and never go without TLS.
+                Some(tls) => match tls::upstream_context(tls, &input.authorities, &input.certificates) {
+                    Some(context) => Some(context),
+                    None => continue,
+                },
+            };
             let tiers: Vec<&Arc<Backend>> = std::iter::once(backend)
                 .chain(further.iter().filter_map(|t| t.backend(&backend.id)))
                 .collect();
             let before = self.earlier.and_then(|e| e.input.tiers.first()?.backend(&backend.id));
-            let same_protocols = before.is_some_and(|before| {
+            let had_tls = self.earlier.is_some_and(|e| e.input.routes.backend_tls(&backend.id).is_some());
+            // Certificates may change while the backend is unchanged, so clusters with TLS are rendered again.
+            let same_cluster = before.is_some_and(|before| {
                 before.protocol == backend.protocol && before.proxy_protocol == backend.proxy_protocol
-            });
-            self.put(ResourceType::Cluster, &name, same_protocols, || cluster::render(&name, backend));
-            let is_same = self.earlier.is_some_and(|earlier| earlier.has_same_tiers(&tiers));
-            self.put(ResourceType::Endpoints, &name, is_same, || {
-                let tiers: Vec<&Backend> = tiers.iter().map(|tier| &***tier).collect();
-                endpoints::render(&name, &tiers)
-            });
+            }) && tls.is_none()
+                && !had_tls
+                && !self.rebalanced.contains(&backend.id.service);
+            let policy = input.routes.load_balancing(&backend.id.service).map(|policy| &policy.settings);
+            let same_endpoints = self.earlier.is_some_and(|earlier| earlier.has_same_tiers(&tiers));
+            let tiers: Vec<&Backend> = tiers.iter().map(|tier| &***tier).collect();
+            let mut put = |name: &str, protocol: AppProtocol| {
+                self.put(ResourceType::Cluster, name, same_cluster, || {
+                    cluster::render(name, protocol, backend.proxy_protocol, tls.as_ref(), policy)
+                });
+                self.put(ResourceType::Endpoints, name, same_endpoints, || endpoints::render(name, &tiers));
+            };
+            put(&backend.id.to_string(), backend.protocol);
+            if by_http2.contains(&backend.id) {
+                put(&route_action::grpc_cluster(&backend.id), AppProtocol::Grpc);
+            }
         }
     }
 }
@@ -396,6 +504,14 @@ impl Rendered {
     }
 }
 
+/// The Services with other load balancing than before.
+fn rebalanced(routes: &RouteTable, earlier: Option<&Rendered>) -> BTreeSet<ServiceKey> {
+    let Some(earlier) = earlier else { return BTreeSet::new() };
+    let (now, before) = (routes.all_load_balancing(), earlier.input.routes.all_load_balancing());
+    let services = now.keys().chain(before.keys());
+    services.filter(|service| now.get(*service) != before.get(*service)).cloned().collect()
+}
+
 static EMPTY: std::sync::LazyLock<WeightedBackends> = std::sync::LazyLock::new(WeightedBackends::default);
 
 fn split_of(listener: &model::route::Listener) -> Option<&WeightedBackends> {
@@ -403,6 +519,28 @@ fn split_of(listener: &model::route::Listener) -> Option<&WeightedBackends> {
         Routing::Tcp(split) => Some(&**split),
         Routing::Http(_) => None,
     })
+}
+
+/// The backends of GRPCRoutes, which have a cluster with HTTP/2 beside the one of their declared protocol.
+fn grpc_backends(routes: &RouteTable) -> BTreeSet<BackendId> {
+    let listeners = routes.ports().flat_map(|port| port.listeners.iter());
+    let of_hosts = listeners.flat_map(|listener| listener.hosts.iter().map(|(_, routing)| routing));
+    let of_outbounds = routes.outbounds().map(|outbound| &outbound.routing);
+    let mut found = BTreeSet::new();
+    for routing in of_hosts.chain(of_outbounds) {
+        let Routing::Http(routes) = routing else { continue };
+        for rule in routes.rules().filter(|rule| rule.action.is_grpc) {
+            found.extend(rule.backends().cloned());
+        }
+    }
+    found
+}
+
+fn no_authority(context: &RouteContext<'_>, listener: &Name) -> Notice {
+    let message = format!(
+        "listener {listener}: no usable certificate authority of clients, so this listener is not served; put PEM certificates into ca.crt of its ConfigMap"
+    );
+    Notice::new(context.object.clone(), "NoCertificateAuthority", message)
 }
 
 fn no_certificate(context: &RouteContext<'_>, listener: &Name, secret: &ObjectKey) -> Notice {

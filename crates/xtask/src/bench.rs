@@ -85,6 +85,13 @@ const BENCHES: &[Bench] = &[
         counted: true,
     },
     Bench {
+        name: "spill",
+        package: "sim",
+        description: "Spill on measured demand and seven other ways to split traffic, over five traces and eight scenarios",
+        needs: &[],
+        counted: false,
+    },
+    Bench {
         name: "store",
         package: "store",
         description: "the embedded API and etcd: durable writes, watchers, memory; and the storage engine",

@@ -12,6 +12,8 @@ pub(crate) const PROFILES: [&str; 3] = ["dist", "quick", "release"];
 
 /// Bytes of the published image of one architecture, whose layer is compressed.
 const MAX_IMAGE_SIZE: u64 = 20_000_000;
+/// Bytes of the layer of iptables, and of what describes it.
+const MAX_IPTABLES_SIZE: u64 = 2_500_000;
 
 /// Passes the words on; crate dist says itself what is wrong with them.
 pub(crate) fn run(words: &[String]) -> Result<(), Stop> {
@@ -99,17 +101,23 @@ fn compare(one: &Path, other: &Path) -> Result<usize, Stop> {
     }
 }
 
+/// Names the size of each image, and fails if one is too large.
 fn check_image_size(folder: &Path) -> Result<(), Stop> {
     let sums = checksums(folder)?;
-    let image = sums.keys().find(|name| name.starts_with("zoneward-image-"));
-    let image = image.ok_or_else(|| Stop::Failed(format!("no image in {}", folder.display())))?;
-    let file = folder.join(image);
-    let size = fs::metadata(&file).map_err(|error| failed("reading", &file, &error))?.len();
-    report::say(&format!("{image}: {:.2} MB", size as f64 / 1e6));
-    match size < MAX_IMAGE_SIZE {
-        true => Ok(()),
-        false => Err(Stop::Failed(format!("{image} has {size} bytes; the limit is {MAX_IMAGE_SIZE}"))),
+    let images: Vec<&String> = sums.keys().filter(|name| name.starts_with("zoneward-image-")).collect();
+    if images.is_empty() {
+        return Err(Stop::Failed(format!("no image in {}", folder.display())));
     }
+    for image in images {
+        let limit = MAX_IMAGE_SIZE + if image.contains("-iptables.") { MAX_IPTABLES_SIZE } else { 0 };
+        let file = folder.join(image);
+        let size = fs::metadata(&file).map_err(|error| failed("reading", &file, &error))?.len();
+        report::say(&format!("{image}: {:.2} MB", size as f64 / 1e6));
+        if size >= limit {
+            return Err(Stop::Failed(format!("{image} has {size} bytes; the limit is {limit}")));
+        }
+    }
+    Ok(())
 }
 
 fn failed(what: &str, path: &Path, error: &std::io::Error) -> Stop {
@@ -154,12 +162,17 @@ mod tests {
     fn image_over_the_limit_is_refused() {
         let folder = std::env::temp_dir().join(format!("zoneward-soak-dist-size-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
-        fs::write(folder.join("SHA256SUMS"), "1  zoneward-image-0.1.0.tar\n").expect("a file");
-        let image = fs::File::create(folder.join("zoneward-image-0.1.0.tar")).expect("a file");
-        image.set_len(MAX_IMAGE_SIZE - 1).expect("a size");
-        assert_eq!(check_image_size(&folder), Ok(()));
-        image.set_len(MAX_IMAGE_SIZE).expect("a size");
-        assert!(check_image_size(&folder).is_err());
+        for (name, limit) in [
+            ("zoneward-image-0.1.0.tar", MAX_IMAGE_SIZE),
+            ("zoneward-image-0.1.0-iptables.tar", MAX_IMAGE_SIZE + MAX_IPTABLES_SIZE),
+        ] {
+            fs::write(folder.join("SHA256SUMS"), format!("1  {name}\n")).expect("a file");
+            let image = fs::File::create(folder.join(name)).expect("a file");
+            image.set_len(limit - 1).expect("a size");
+            assert_eq!(check_image_size(&folder), Ok(()));
+            image.set_len(limit).expect("a size");
+            assert!(check_image_size(&folder).is_err(), "{name}");
+        }
         fs::remove_dir_all(folder).expect("the folder is removed");
     }
 }

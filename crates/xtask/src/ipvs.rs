@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use toolbox::iptables;
+
 use crate::Stop;
 use crate::{report, shell, tools};
 
@@ -23,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(240);
 const PASSED: &str = "ipvs tests: exit code 0";
 
 /// Modules that the tests need, besides those that these need.
-const MODULES: [&str; 34] = [
+const MODULES: [&str; 65] = [
     "veth",
     "dummy",
     "nf_conntrack",
@@ -58,12 +60,43 @@ const MODULES: [&str; 34] = [
     "ip_vs_sed",
     "ip_vs_nq",
     "ip_vs_mh",
+    "nft_compat",
+    "ip_tables",
+    "iptable_nat",
+    "iptable_filter",
+    "iptable_mangle",
+    "ip6_tables",
+    "ip6table_nat",
+    "ip6table_filter",
+    "ip6table_mangle",
+    "xt_addrtype",
+    "xt_bpf",
+    "xt_comment",
+    "xt_conntrack",
+    "xt_mark",
+    "xt_MASQUERADE",
+    "xt_nat",
+    "xt_nfacct",
+    "xt_recent",
+    "xt_statistic",
+    "xt_tcpudp",
+    "xt_ipvs",
+    "xt_physdev",
+    "xt_set",
+    "ip_set",
+    "ip_set_bitmap_port",
+    "ip_set_hash_ip",
+    "ip_set_hash_ipport",
+    "ip_set_hash_ipportip",
+    "ip_set_hash_ipportnet",
+    "ipt_REJECT",
+    "ip6t_REJECT",
 ];
 
 /// Builds the test program, packs and boots it.
 pub(crate) fn run() -> Result<(), Stop> {
     let folder = tools::unpacked();
-    let program = build()?;
+    let [kernel_tests, node_tests] = build()?;
     let (kernel, version) = kernel(&folder)?;
     let mut image = Initramfs::default();
     let modules = modules(&folder, &version)?;
@@ -71,8 +104,20 @@ pub(crate) fn run() -> Result<(), Stop> {
         image.file(&format!("/modules/{}", name_of(module)), &read(module)?, 0o644);
     }
     image.file("/bin/busybox", &read(&folder.join("bin/busybox"))?, 0o755);
-    image.program("/vm/debug/ipvs_kernel", &program)?;
+    image.program("/vm/debug/ipvs_kernel", &kernel_tests)?;
+    image.program("/vm/debug/node_ipvs", &node_tests)?;
+    // Where cargo told the test that it is.
+    let zoneward = shell::target_dir().join("debug/zoneward");
+    image.program(&zoneward.display().to_string(), &zoneward)?;
     image.program("/vm/tools/bin/ip", &tools_bin("ip")?)?;
+    image.file("/etc/protocols", b"tcp 6 TCP\nudp 17 UDP\nsctp 132 SCTP\n", 0o644);
+    image.program("/vm/tools/bin/ipset", &tools_bin("ipset")?)?;
+    add_iptables(&mut image)?;
+    for file in ["config.yaml", "ipvs-ipset.save", "ipvs-iptables.save", "ipvs-ipvsadm.save", "objects.yaml"]
+    {
+        let file = shell::root().join("crates/zoneward/tests/migrate").join(file);
+        image.file(&file.display().to_string(), &read(&file)?, 0o644);
+    }
     let vectors = shell::root().join("crates/dataplane/../../vectors/packetflow-nftables.json");
     let place = shell::root().join("vectors/packetflow-nftables.json");
     image.file(&place.display().to_string(), &read(&vectors)?, 0o644);
@@ -83,12 +128,45 @@ pub(crate) fn run() -> Result<(), Stop> {
     boot(&kernel, &archive)
 }
 
+/// Both flavours for both families, with their extensions.
+fn add_iptables(image: &mut Initramfs) -> Result<(), Stop> {
+    for flavour in iptables::FLAVOURS {
+        let place = format!("/vm/{}", iptables::multi_program(flavour));
+        let program = tools_bin(&format!("iptables-{flavour}"))?;
+        let libraries = image.program(&place, &program)?;
+        for name in iptables::names(flavour) {
+            image.link(&format!("/vm/tools/bin/{name}"), &place);
+        }
+        // They are beside its library; the environment of the init program says where they are then.
+        let of_xtables = libraries.iter().find(|library| name_of(library).starts_with("libxtables."));
+        let folder = of_xtables.and_then(|library| library.parent()).map(|folder| folder.join("xtables"));
+        let Some(folder) = folder else {
+            return Err(Stop::Failed(format!("{} is not linked with libxtables", program.display())));
+        };
+        let files = std::fs::read_dir(&folder).map_err(|error| failed(&folder, &error))?;
+        for file in files.flatten().map(|file| file.path()).filter(|file| iptables::is_extension(file)) {
+            image.program(&format!("/vm/xtables/{}", name_of(&file)), &file)?;
+        }
+    }
+    Ok(())
+}
+
 fn failed(path: &Path, error: &std::io::Error) -> Stop {
     Stop::Failed(format!("{}: {error}", path.display()))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Stop> {
     std::fs::read(path).map_err(|error| failed(path, &error))
+}
+
+/// A program without its debug information, which is larger than the rest.
+fn stripped(program: &Path) -> Result<Vec<u8>, Stop> {
+    let to = shell::target_dir().join("ipvs-vm.stripped");
+    let mut strip = shell::program("strip");
+    shell::run(strip.arg("-o").arg(&to).arg(program), "strip", "it comes with the linker, in binutils")?;
+    let bytes = read(&to);
+    let _ = std::fs::remove_file(&to);
+    bytes
 }
 
 fn name_of(path: &Path) -> String {
@@ -100,17 +178,26 @@ fn tools_bin(program: &str) -> Result<PathBuf, Stop> {
     shell::tools().find(program).ok_or_else(missing)
 }
 
-/// The test program, as cargo names its file.
-fn build() -> Result<PathBuf, Stop> {
-    let words =
-        ["test", "--package", "dataplane", "--test", "ipvs_kernel", "--no-run", "--message-format=json"];
+/// The test programs, as cargo names their files. In one build: each package alone has other features of what it needs.
+fn build() -> Result<[PathBuf; 2], Stop> {
+    let tests = ["ipvs_kernel", "node_ipvs"];
+    let mut words = vec!["test", "--package", "dataplane", "--package", "zoneward"];
+    words.extend(tests.iter().flat_map(|test| ["--test", test]));
+    words.extend(["--no-run", "--message-format=json"]);
     let mut cargo = shell::cargo(&words);
     let messages = shell::capture(&mut cargo, "building the tests of ipvs", "see the compiler errors above")?;
-    let executable = messages.lines().rev().find_map(|line| {
-        let (_, rest) = line.split_once("\"executable\":\"")?;
-        Some(PathBuf::from(rest.split_once('"')?.0)).filter(|path| name_of(path).starts_with("ipvs_kernel"))
-    });
-    executable.ok_or_else(|| Stop::Failed("cargo does not name the file of the test ipvs_kernel".to_owned()))
+    let executables: Vec<PathBuf> = messages
+        .lines()
+        .filter_map(|line| {
+            let (_, rest) = line.split_once("\"executable\":\"")?;
+            Some(PathBuf::from(rest.split_once('"')?.0))
+        })
+        .collect();
+    let find = |test: &str| {
+        let found = executables.iter().rev().find(|path| name_of(path).starts_with(test)).cloned();
+        found.ok_or_else(|| Stop::Failed(format!("cargo does not name the file of the test {test}")))
+    };
+    Ok([find(tests[0])?, find(tests[1])?])
 }
 
 /// The kernel that Debian's package has, downloaded if it is not there yet, and its version.
@@ -191,12 +278,13 @@ fn init(modules: &[PathBuf]) -> String {
     format!(
         "#!/bin/busybox sh\n\
          b=/bin/busybox\n\
-         $b mkdir -p /proc /sys /dev /tmp\n\
+         $b mkdir -p /proc /sys /dev /tmp /run\n\
          $b mount -t proc proc /proc\n\
          $b mount -t sysfs sys /sys\n\
          $b mount -t devtmpfs dev /dev\n\
          {insert}\
-         RUST_BACKTRACE=0 /vm/debug/ipvs_kernel\n\
+         export RUST_BACKTRACE=0 XTABLES_LIBDIR=/vm/xtables\n\
+         /vm/debug/ipvs_kernel && /vm/debug/node_ipvs\n\
          echo \"ipvs tests: exit code $?\"\n\
          $b poweroff -f\n"
     )
@@ -217,7 +305,7 @@ fn boot(kernel: &Path, archive: &Path) -> Result<(), Stop> {
         "-smp",
         "1",
         "-m",
-        "512",
+        "1024",
         "-nographic",
         "-nic",
         "none",
@@ -265,18 +353,28 @@ struct Initramfs {
 }
 
 impl Initramfs {
-    /// A program, and the libraries that it is linked with, where it looks for them.
-    fn program(&mut self, place: &str, file: &Path) -> Result<(), Stop> {
+    /// A program, and the libraries that it is linked with, where it looks for them. Returns the libraries.
+    fn program(&mut self, place: &str, file: &Path) -> Result<Vec<PathBuf>, Stop> {
         let file = std::fs::canonicalize(file).map_err(|error| failed(file, &error))?;
-        self.file(place, &read(&file)?, 0o755);
+        self.file(place, &stripped(&file)?, 0o755);
         let mut ldd = shell::program("ldd");
         let listing = shell::capture(ldd.arg(&file), "listing libraries", "is ldd installed?")?;
-        for library in listing.split_whitespace().filter(|word| word.starts_with('/')) {
-            if !self.files.contains(library) {
-                self.file(library, &read(Path::new(library))?, 0o755);
-            }
+        let libraries = listing.split_whitespace().filter(|word| word.starts_with('/'));
+        for library in libraries.clone().filter(|library| !self.files.contains(*library)).collect::<Vec<_>>()
+        {
+            self.file(library, &read(Path::new(library))?, 0o755);
         }
-        Ok(())
+        Ok(libraries.map(PathBuf::from).collect())
+    }
+
+    /// A symbolic link.
+    fn link(&mut self, path: &str, target: &str) {
+        if let Some((folder, _)) = path.rsplit_once('/') {
+            self.folder(folder);
+        }
+        if self.files.insert(path.to_owned()) {
+            self.entry(path.trim_start_matches('/'), target.as_bytes(), 0o120_777);
+        }
     }
 
     fn file(&mut self, path: &str, content: &[u8], mode: u32) {

@@ -123,7 +123,10 @@ const PROPERTY_SEED: &str = "PROPTEST_RNG_SEED";
 
 /// Runs all tests and keeps nextest's closing line, so that it can be the last thing on the screen.
 fn nextest(closing_line: &mut Option<String>) -> Result<(), Stop> {
-    let mut run = shell::nextest(&["run", "--workspace", "--no-fail-fast"]);
+    // Many tests wait for servers and timers: half as many again as there are cores keep the cores busy.
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = (cores + cores.div_ceil(2)).to_string();
+    let mut run = shell::nextest(&["run", "--workspace", "--no-fail-fast", "--test-threads", &threads]);
     run.env("PATH", behind_namesakes()?);
     // The same cases in every run: a change is judged by what it did. Another seed looks for new ones.
     let seed = std::env::var(PROPERTY_SEED).unwrap_or_else(|_| "1".to_string());

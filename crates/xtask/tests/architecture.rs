@@ -51,7 +51,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fuzz", &["dataplane", "model", "plan", "proxy", "store"]),
     ("toolbox", &[]),
     ("xtask", &["toolbox"]),
-    ("dist", &[]),
+    ("dist", &["toolbox"]),
 ];
 
 /// Crates that decide and therefore touch nothing.

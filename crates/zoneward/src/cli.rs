@@ -1,6 +1,9 @@
 //! The command line: commands, flags and their help text.
 
+mod gateway_api_args;
+mod price_args;
 mod store_args;
+mod trace_args;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -8,17 +11,17 @@ use std::path::{Path, PathBuf};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use model::Timestamp;
-use model::forward::FirstPacket;
 use plan::FeatureGates;
 use plan::slices::SliceMode;
 
-use crate::edge::{EdgeArgs, GatewayEdgeArgs};
+use crate::edge::GatewayEdgeArgs;
 pub use cluster::input::InputArgs;
-use cluster::object_name::ObjectName;
-use node::config::flags::{GateList, parse_gates};
+pub use gateway_api_args::{GatewayAddressRange, GatewayApiSchemas, PlanStatus};
 pub use node::offline::{NodeArgs, ProxyMode};
 pub use output::{Format, OutputArgs};
+pub use price_args::PriceArgs;
 pub use store_args::{EncryptionArgs, StoreCheck, StoreCommand, StoreFile, StoreMigrate, StoreRestore};
+pub use trace_args::{TraceCommand, TraceHttp, TracePacket, TraceSelect};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -161,6 +164,22 @@ Examples:
   zoneward demo --keep
   zoneward demo -o json")]
     Demo(demo::DemoArgs),
+    /// Move traffic away from a zone, in steps, if the other zones have carried as much before
+    ///
+    /// Creates a ZoneDrain, which the controller accepts or refuses with the Services named. Nodes and proxies then move
+    /// the traffic in ten steps. It returns with `undrain-zone`, when the drain expires, and when this command is
+    /// interrupted while it waits. The exit code is 1 if the drain is refused.
+    #[command(after_help = "\
+Examples:
+  zoneward drain-zone zone-a --dry-run
+  zoneward drain-zone zone-a --rehearse --over 2m
+  zoneward drain-zone zone-a --over 10m --expires-in 4h")]
+    DrainZone(crate::commands::drain_zone::DrainZone),
+    /// End the drain of a zone: its traffic returns at once
+    #[command(after_help = "\
+Examples:
+  zoneward undrain-zone zone-a")]
+    UndrainZone(crate::commands::drain_zone::UndrainZone),
     /// Expose processes outside Kubernetes as endpoints of a Service
     ///
     /// Creates the Service if it does not exist, and EndpointSlices with the hints of its traffic distribution. The
@@ -253,9 +272,9 @@ Examples:
     Addresses(PlanAddresses),
     /// Validate manifests as the API server would
     ///
-    /// Checks Services, EndpointSlices, Pods, Nodes, Namespaces, ServiceCIDRs, IPAddresses, and the kinds of
-    /// zoneward.dev: MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute and MeshGateway. Other kinds are skipped. The
-    /// exit code is 1 if any object is invalid.
+    /// Checks Services, EndpointSlices, Pods, Nodes, Namespaces, ServiceCIDRs, IPAddresses, the kinds of zoneward.dev:
+    /// MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute and MeshGateway, and those of the Gateway API by its published
+    /// schemas and rules. Other kinds are skipped. The exit code is 1 if any object is invalid.
     #[command(after_help = "Examples:\n  zoneward plan validate -R -f manifests/")]
     Validate(PlanValidate),
     /// Show the nftables changes of a node when objects change
@@ -280,40 +299,17 @@ Examples:
   zoneward plan routes -f routes.yaml --from frontend,version=v2 --to backend:8080 -o json
   zoneward plan routes -f gateway.yaml --gateway edge --host shop.example.com")]
     Routes(PlanRoutes),
-}
-
-/// `zoneward trace ...`
-#[derive(Debug, Subcommand)]
-pub enum TraceCommand {
-    /// Show the endpoints that a node selects for each Service port
+    /// Show the statuses that the controller would write
     ///
-    /// Prints two sets per port: `cluster` for traffic that may use every endpoint, `local` for traffic that a
-    /// traffic policy keeps on the node. Each selection comes with its reason.
+    /// Reads objects of the Gateway API (GatewayClass, Gateway, ListenerSet, HTTPRoute, GRPCRoute, TLSRoute, TCPRoute,
+    /// UDPRoute, ReferenceGrant, BackendTLSPolicy), the Services, Secrets, ConfigMaps and Namespaces that they refer
+    /// to, and the kinds of zoneward.dev from files, and shows their conditions. Objects without a creationTimestamp
+    /// count as created in the order of the files.
     #[command(after_help = "\
 Examples:
-  zoneward trace select -f cluster.yaml --node node-a1
-  zoneward trace select svc/cart -n shop -f cluster.yaml --node node-a1 -o json")]
-    Select(TraceSelect),
-    /// Trace a packet through the rules of a node
-    ///
-    /// Renders the nftables rules of the node, decodes them as the kernel would, and evaluates the first packet of a
-    /// connection. A packet is local if its source is an address of the node: those of its Node object and of
-    /// `--local-address`. With `--live`, uses the rules in the kernel of this machine and the configuration of the
-    /// running node proxy.
-    #[command(after_help = "\
-Examples:
-  zoneward trace packet -f cluster.yaml --node node-a1 --packet 'tcp 10.1.0.5:40000 -> 10.96.0.10:80'
-  zoneward trace packet -f cluster.yaml --node node-a1 --config kube-proxy.yaml --packets packets.json -o json")]
-    Packet(TracePacket),
-    /// Show which route an HTTP request takes, and why the others do not match
-    ///
-    /// The request is a JSON file: `{"method", "host", "path", "headers": {name: value or [values]}}` and, to see how
-    /// a response is modified, "upstreamResponseHeaders".
-    #[command(after_help = "\
-Examples:
-  zoneward trace http -f routes.yaml --from frontend --to backend --request request.json
-  zoneward trace http -f gateway.yaml --gateway edge:https --request request.json -o json")]
-    Http(TraceHttp),
+  zoneward plan status -f gateway.yaml -f routes.yaml
+  zoneward plan status -R -f manifests/ --gateway-address 192.0.2.1 -o json")]
+    Status(PlanStatus),
 }
 
 /// `zoneward version`
@@ -349,6 +345,10 @@ pub struct Up {
     /// Listen address of MeshGateways; repeatable [default: all addresses]
     #[arg(long, value_name = "IP", conflicts_with = "no_mesh")]
     pub mesh_bind: Vec<IpAddr>,
+    /// Address of Gateways of the Gateway API, or a range of at most 256; repeatable. A port of an address is that of
+    /// one Gateway [default: those of --mesh-bind, or the machine's address]
+    #[arg(long, value_name = "IP|CIDR", conflicts_with = "no_mesh")]
+    pub gateway_address: Vec<GatewayAddressRange>,
     /// Loopback port of a sidecar for a client and a Service, such as frontend:8081=backend; repeatable
     #[arg(long, value_name = "CLIENT:PORT=SERVICE[:PORT]", conflicts_with = "no_mesh")]
     pub sidecar: Vec<String>,
@@ -363,6 +363,9 @@ pub struct Up {
         default_value = "10.96.0.0/16,fd00:10:96::/112"
     )]
     pub service_cluster_ip_range: Vec<IpNet>,
+    /// Channel of the Gateway API's schemas; experimental has fields such as retry
+    #[arg(long, value_name = "CHANNEL", default_value = "standard")]
+    pub gateway_api_channel: GatewayApiSchemas,
     /// Address ranges of LoadBalancer Services [default: none, they stay pending]
     #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]
     pub load_balancer_range: Vec<IpNet>,
@@ -437,9 +440,17 @@ pub struct SliceMaking {
     /// Measure of the traffic of a zone under `same-zone: Prefer`
     #[arg(long, value_name = "WHAT", default_value = "nodes")]
     pub prefer_by: PreferByFlag,
+    /// Demand of zones under Spill: `cpu` of the nodes; `measured` connections; `observe`, as `cpu`, with what measured
+    /// demand would do in `zoneward status` [default: observe; `plan slices` leaves measured demand as it is]
+    #[arg(long, value_name = "MODE", value_parser = spill_demand)]
+    pub spill_demand: Option<plan::spill::SpillDemandMode>,
     /// Feature gates, such as TopologyAwareHints=false
     #[arg(long, value_name = "NAME=BOOL,...", default_value = "", hide_default_value = true)]
     pub feature_gates: FeatureGates,
+}
+
+fn spill_demand(text: &str) -> Result<plan::spill::SpillDemandMode, String> {
+    text.parse()
 }
 
 /// The flag for clusters with kube-controller-manager; `up` has none.
@@ -468,8 +479,14 @@ impl SliceMaking {
             gates: self.feature_gates,
             prefer_by,
             cluster_default,
+            spill_demand: self.spill_demand,
             without_notices: false,
         }
+    }
+
+    /// For a controller, which has a source of demand.
+    fn controller_hints(&self) -> plan::hints::HintConfig {
+        plan::hints::HintConfig { spill_demand: Some(self.spill_demand.unwrap_or_default()), ..self.hints() }
     }
 
     pub fn slices(&self, mode: SliceMode) -> plan::slices::SliceOptions {
@@ -519,23 +536,10 @@ pub struct Controller {
     pub log: cluster::log::LogArgs,
 }
 
-/// The price of traffic between zones.
-#[derive(Debug, Args)]
-pub struct PriceArgs {
-    /// USD per GB that crosses zones, or of one pair of zones; repeatable [default: by spec.providerID of the Nodes:
-    /// aws 0.02, gce 0.01 per GiB, azure 0]
-    #[arg(long, value_name = "USD|ZONE:ZONE=USD", value_parser = price)]
-    pub price: Vec<String>,
-}
-
-fn price(text: &str) -> Result<String, String> {
-    plan::ledger::PriceTable::default().set(text).map(|()| text.to_owned())
-}
-
 impl Up {
     pub fn slice_controller(&self) -> controller::ControllerConfig {
         let settings = controller::ReconcilerSettings {
-            hints: self.making.hints(),
+            hints: self.making.controller_hints(),
             slices: self.making.slices(SliceMode::Exclusive),
             ..controller::ReconcilerSettings::default()
         };
@@ -548,7 +552,7 @@ impl Controller {
         let batch = self.endpoint_updates_batch_period;
         controller::ControllerConfig {
             settings: controller::ReconcilerSettings {
-                hints: self.making.hints(),
+                hints: self.making.controller_hints(),
                 slices: self.making.slices(self.coexist.mode()),
                 timing: plan::work_queue::QueueTiming {
                     batch_period: batch,
@@ -592,27 +596,9 @@ pub struct PlanValidate {
     pub input: InputArgs,
     #[command(flatten)]
     pub output: OutputArgs,
-}
-
-/// `zoneward trace select`
-#[derive(Debug, Args)]
-pub struct TraceSelect {
-    /// Limit to one Service, such as web or svc/web, in the namespace of -n
-    #[arg(value_name = "SERVICE")]
-    pub service: Option<ObjectName>,
-    #[command(flatten)]
-    pub input: InputArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
-    /// Node to evaluate
-    #[arg(long, value_name = "NAME")]
-    pub node: String,
-    /// KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) to take feature gates from
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Feature gates, such as PreferSameTrafficDistribution=false
-    #[arg(long, value_name = "NAME=BOOL,...", value_parser = parse_gates)]
-    pub feature_gates: Option<GateList>,
+    /// Channel of the Gateway API's schemas; experimental has fields such as retry
+    #[arg(long, value_name = "CHANNEL", default_value = "standard")]
+    pub gateway_api_channel: GatewayApiSchemas,
 }
 
 #[derive(Debug, Args)]
@@ -624,9 +610,12 @@ pub struct RouteArgs {
     /// Destination Service; without a port, its first HTTP port
     #[arg(long, value_name = "[NS/]SERVICE[:PORT]", requires = "from")]
     pub to: Option<String>,
-    /// MeshGateway; without a listener, the one that matches the host
+    /// MeshGateway, or Gateway of the Gateway API; without a listener, the one that matches the host
     #[arg(long, value_name = "[NS/]NAME[:LISTENER]", conflicts_with_all = ["from", "to"])]
     pub gateway: Option<String>,
+    /// Port of the gateway [default: the first that serves HTTP]
+    #[arg(long, value_name = "PORT", requires = "gateway")]
+    pub port: Option<u16>,
 }
 
 /// `zoneward plan routes`
@@ -663,43 +652,6 @@ pub enum RoutesAs {
     Rules,
     /// Envoy resources
     Envoy,
-}
-
-/// `zoneward trace http`
-#[derive(Debug, Args)]
-pub struct TraceHttp {
-    #[command(flatten)]
-    pub input: InputArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
-    #[command(flatten)]
-    pub routes: RouteArgs,
-    /// Request as a JSON file, or - for standard input
-    #[arg(long, value_name = "FILE")]
-    pub request: PathBuf,
-    #[command(flatten)]
-    pub edge: EdgeArgs,
-}
-
-/// `zoneward trace packet`
-#[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("what").required(true).args(["packet", "packets"]))]
-pub struct TracePacket {
-    #[command(flatten)]
-    pub input: InputArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
-    #[command(flatten)]
-    pub node: NodeArgs,
-    /// Packet, such as 'tcp 10.0.0.2:40000 -> 172.30.0.41:80'; append 'iif NAME' for its input interface
-    #[arg(long, value_name = "PACKET", value_parser = crate::commands::parse_packet)]
-    pub packet: Option<FirstPacket>,
-    /// JSON file with a list of packets {"src","sport","dst","dport","proto"}, each with an optional "iif"
-    #[arg(long, value_name = "FILE")]
-    pub packets: Option<PathBuf>,
-    /// Evaluate the rules in the kernel of this machine; requires NET_ADMIN
-    #[arg(long)]
-    pub live: bool,
 }
 
 /// `zoneward plan node`

@@ -5,6 +5,7 @@ mod complete;
 mod completion;
 mod controller;
 mod dashboard;
+pub mod drain_zone;
 pub mod expose;
 mod loopback;
 mod man;
@@ -38,6 +39,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Plan(PlanCommand::Validate(args)) => plan::validate::run(&args),
         Command::Plan(PlanCommand::Node(args)) => plan::node::run(&args),
         Command::Plan(PlanCommand::Routes(args)) => plan::routes::run(&args),
+        Command::Plan(PlanCommand::Status(args)) => plan::status::run(&args),
         Command::Trace(TraceCommand::Select(args)) => trace::select::run(&args),
         Command::Trace(TraceCommand::Packet(args)) => trace::packet::run(&args),
         Command::Node(args) => node::run(&args),
@@ -51,6 +53,8 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Up(args) => up::run(&args),
         Command::Controller(args) => controller::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::DrainZone(args) => drain_zone::drain(&args),
+        Command::UndrainZone(args) => drain_zone::undrain(&args),
         Command::Expose(args) => expose::run(&args),
         Command::Mesh(command) => mesh::run(&command),
         Command::Migrate(command) => migrate::run(command),

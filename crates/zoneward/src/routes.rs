@@ -3,10 +3,14 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, anyhow, bail};
-use model::route::{Arrival, GatewayPort, Listener, PolicyTarget, RouteTable, Routing, Scheme};
+use model::gateway_api::RouteKind;
+use model::route::{Arrival, GatewayPort, HttpRule, Listener, PolicyTarget, RouteTable, Routing, Scheme};
 use model::suggestion::did_you_mean;
 use model::{Labels, Name, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot};
-use plan::routes::{MeshClient, gateway, never_matching_within, outbound, unused_targets};
+use plan::gateway_api::gateway_table;
+use plan::routes::{
+    MeshClient, PolicyConsumer, gateway, never_matching_within, outbound, set_load_balancing, unused_targets,
+};
 
 use mesh::destination_port;
 
@@ -17,14 +21,20 @@ pub struct PlannedRoutes {
     /// The table of the proxy; of a sidecar only one destination.
     pub table: RouteTable,
     pub scope: PlannedScope,
+    /// `--port`: the port of a gateway.
+    pub port: Option<u16>,
+    /// The UDP ports of a gateway.
+    pub udp: Vec<(u16, Routing)>,
     pub notices: Vec<Notice>,
 }
 
 pub enum PlannedScope {
     /// One port of a Service.
     Outbound(ServiceKey, u16),
-    /// A gateway, or one listener of it.
+    /// A MeshGateway, or one listener of it.
     Gateway(ObjectKey, Option<Name>),
+    /// A Gateway of the Gateway API, or one listener of it.
+    StandardGateway(ObjectKey, Option<Name>),
 }
 
 impl PlannedRoutes {
@@ -32,7 +42,7 @@ impl PlannedRoutes {
     pub fn plan(args: &RouteArgs, snapshot: &Snapshot, namespace: &str) -> Result<Self> {
         let namespace = Name::new(namespace);
         let (mut routes, namespaces) = match (&args.gateway, &args.from, &args.to) {
-            (Some(gateway), ..) => at_gateway(gateway, snapshot, &namespace)?,
+            (Some(gateway), ..) => at_gateway(gateway, args.port, snapshot, &namespace)?,
             (None, Some(from), Some(to)) => between(from, to, snapshot, &namespace)?,
             _ => bail!("either --from and --to, or --gateway is required"),
         };
@@ -50,7 +60,7 @@ impl PlannedRoutes {
                 let routing = self.table.outbound(service, *port).map(|outbound| &outbound.routing);
                 (routing, Arrival { scheme: Scheme::Http, port: None })
             }
-            PlannedScope::Gateway(_, listener) => {
+            PlannedScope::Gateway(_, listener) | PlannedScope::StandardGateway(_, listener) => {
                 let found = self.gateway_port(listener.as_ref(), host);
                 let scheme = found.map_or(Scheme::Http, |port| port.protocol.scheme());
                 let arrival = Arrival { scheme, port: found.map(|port| port.number) };
@@ -60,9 +70,41 @@ impl PlannedRoutes {
         }
     }
 
-    /// The port of the listener; without one, the port of the host if it has one, else the first that serves HTTP.
+    /// Whether the gateway is one of the Gateway API.
+    pub fn is_standard(&self) -> bool {
+        matches!(self.scope, PlannedScope::StandardGateway(..))
+    }
+
+    /// Whether routes of the Gateway API decide.
+    pub fn has_standard_routes(&self) -> bool {
+        let is_standard = |rule: &HttpRule| {
+            rule.origin.policy.as_ref().is_some_and(|policy| RouteKind::parse(&policy.kind).is_some())
+        };
+        let mut outbounds = self.table.outbounds();
+        self.is_standard()
+            || outbounds.any(|outbound| match &outbound.routing {
+                Routing::Http(routes) => routes.rules().any(is_standard),
+                Routing::Tcp(_) => false,
+            })
+    }
+
+    /// The port that a request to a Gateway of the Gateway API arrives at.
+    pub fn standard_port(&self, host: &str) -> Option<u16> {
+        let PlannedScope::StandardGateway(_, listener) = &self.scope else { return None };
+        let first =
+            || self.table.ports().map(|port| port.number).chain(self.table.udp_ports().map(|(n, _)| n)).min();
+        self.port
+            .or_else(|| self.gateway_port(listener.as_ref(), host).map(|port| port.number))
+            .or_else(first)
+    }
+
+    /// The port of `--port` or of the listener; without one, the port of the host if it has one, else the first that
+    /// serves HTTP.
     fn gateway_port(&self, listener: Option<&Name>, host: &str) -> Option<&GatewayPort> {
         let mut ports = self.table.ports().map(|port| &**port);
+        if let Some(number) = self.port {
+            return self.table.port(number).map(|port| &**port);
+        }
         if let Some(name) = listener {
             return ports.find(|port| port.listeners.iter().any(|l: &Listener| l.name == *name));
         }
@@ -90,8 +132,14 @@ impl RouteArgs {
     }
 }
 
-/// The routes of `[NAMESPACE/]NAME[:LISTENER]`, and the namespaces whose policies count.
-fn at_gateway(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<(PlannedRoutes, BTreeSet<Name>)> {
+/// The routes of `[NAMESPACE/]NAME[:LISTENER]`, and the namespaces whose policies count. A MeshGateway comes before a
+/// Gateway of the same name.
+fn at_gateway(
+    text: &str,
+    port: Option<u16>,
+    snapshot: &Snapshot,
+    namespace: &Name,
+) -> Result<(PlannedRoutes, BTreeSet<Name>)> {
     let (name, listener) = match text.split_once(':') {
         Some((name, listener)) => (name, Some(Name::new(listener))),
         None => (text, None),
@@ -101,15 +149,42 @@ fn at_gateway(text: &str, snapshot: &Snapshot, namespace: &Name) -> Result<(Plan
         None => (namespace.clone(), name),
     };
     let key = ObjectKey { namespace: namespace.clone(), name: Name::new(name) };
-    let object = snapshot.gateway(&key).with_context(|| format!("no MeshGateway {key}"))?;
-    if let Some(wanted) = &listener
-        && !object.listeners.iter().any(|l| l.name == *wanted)
-    {
-        let known: Vec<&str> = object.listeners.iter().map(|l| l.name.as_str()).collect();
-        bail!("MeshGateway {key} has no listener {wanted}; it has {}", known.join(", "));
-    }
+    let namespaces: BTreeSet<Name> = [namespace].into();
+    let Some(object) = snapshot.gateway(&key) else {
+        let standard = snapshot.standard_gateway(&key);
+        let standard = standard.with_context(|| format!("no MeshGateway and no Gateway {key}"))?;
+        let (table, notices) = gateway_table(snapshot, standard);
+        let names = table.ports().flat_map(|port| port.listeners.iter().map(|l| l.name.clone()));
+        check_listener("Gateway", &key, listener.as_ref(), &names.collect::<Vec<_>>())?;
+        let scope = PlannedScope::StandardGateway(key, listener);
+        let udp = table.udp_ports().map(|(number, split)| (number, Routing::Tcp(split.clone()))).collect();
+        return Ok((PlannedRoutes { table, scope, port, udp, notices }, namespaces));
+    };
+    let names: Vec<Name> = object.listeners.iter().map(|l| l.name.clone()).collect();
+    check_listener("MeshGateway", &key, listener.as_ref(), &names)?;
     let (table, notices) = gateway(snapshot, object);
-    Ok((PlannedRoutes { table, scope: PlannedScope::Gateway(key, listener), notices }, [namespace].into()))
+    check_port(&key, port, &table)?;
+    let scope = PlannedScope::Gateway(key, listener);
+    Ok((PlannedRoutes { table, scope, port, udp: Vec::new(), notices }, namespaces))
+}
+
+fn check_listener(kind: &str, key: &ObjectKey, wanted: Option<&Name>, known: &[Name]) -> Result<()> {
+    match wanted {
+        Some(wanted) if !known.contains(wanted) => {
+            let known: Vec<&str> = known.iter().map(Name::as_str).collect();
+            bail!("{kind} {key} has no listener {wanted}; it has {}", known.join(", "))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_port(key: &ObjectKey, wanted: Option<u16>, table: &RouteTable) -> Result<()> {
+    let Some(wanted) = wanted else { return Ok(()) };
+    let known: Vec<String> = table.ports().map(|port| port.number.to_string()).collect();
+    if table.port(wanted).is_none() {
+        bail!("MeshGateway {key} has no listener on port {wanted}; it has {}", known.join(", "));
+    }
+    Ok(())
 }
 
 /// The routes of a client to `[svc/][NAMESPACE/]NAME[:PORT]`, and the namespaces whose policies count.
@@ -132,11 +207,12 @@ fn between(
     let (found, mut notices) =
         outbound(snapshot, &client, service, port).context("only TCP ports have routes")?;
     notices.extend(remark);
-    let namespaces = [client.namespace, key.namespace.clone()].into();
     let scope = PlannedScope::Outbound(key, found.port);
     let mut table = RouteTable::default();
     table.put_outbound(found.into());
-    Ok((PlannedRoutes { table, scope, notices }, namespaces))
+    notices.extend(set_load_balancing(&mut table, snapshot, PolicyConsumer::Client(&client)));
+    let namespaces = [client.namespace, service.key.namespace.clone()].into();
+    Ok((PlannedRoutes { table, scope, port: None, udp: Vec::new(), notices }, namespaces))
 }
 
 fn object_name(flag: &str, text: &str) -> Result<ObjectName> {
@@ -165,8 +241,10 @@ fn unknown_client(key: &ServiceKey, snapshot: &Snapshot) -> Option<Notice> {
     };
     let http = snapshot.http_routes(&key.namespace).filter_map(|route| selected(&route.target));
     let tcp = snapshot.tcp_routes(&key.namespace).filter_map(|route| selected(&route.target));
+    let balancing =
+        snapshot.load_balancing_policies(&key.namespace).filter_map(|policy| selected(&policy.target));
     let services = snapshot.services_within(&key.namespace).map(|service| service.key.name.clone());
-    let known: BTreeSet<Name> = services.chain(http).chain(tcp).collect();
+    let known: BTreeSet<Name> = services.chain(http).chain(tcp).chain(balancing).collect();
     if known.contains(&key.name) {
         return None;
     }

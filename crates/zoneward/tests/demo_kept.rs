@@ -113,7 +113,10 @@ fn planned_in_zone(text: &str) -> f64 {
 #[test]
 fn the_commands_of_the_closing_text_work_and_show_traffic_move() {
     let demo = Kept::start("closing");
+    // That one has a test of its own.
+    let is_other = |command: &&String| !command.contains(" closed-loop");
     let said: Vec<String> = (demo.commands.iter())
+        .filter(is_other)
         .map(|command| {
             let output =
                 Command::new("sh").args(["-c", command]).env("PATH", toolbox::search_path()).output();
@@ -124,6 +127,7 @@ fn the_commands_of_the_closing_text_work_and_show_traffic_move() {
         })
         .collect();
     let [before, scaled, after, curl, trace, status, pods] = &said[..] else { panic!("{:?}", demo.commands) };
+    assert_eq!(demo.commands.len(), said.len() + 1, "{:?}", demo.commands);
     assert!(scaled.contains("zone-c: 1 pod of web, was 4"), "{scaled}");
     assert!(planned_in_zone(before) > 85.0 && planned_in_zone(after) < 80.0, "{before}{after}");
     assert!(before.contains("busiest pod: "), "{before}");
@@ -136,6 +140,23 @@ fn the_commands_of_the_closing_text_work_and_show_traffic_move() {
     let pods: Vec<&str> = pods.lines().skip(1).collect();
     assert_eq!(pods.len(), 27, "{pods:?}");
     assert!(pods.iter().all(|pod| pod.contains(" 1/1 ") && pod.contains(" Running ")), "{pods:?}");
+}
+
+#[test]
+fn demand_moves_and_traffic_follows_without_overload() {
+    let demo = Kept::start("closed-loop");
+    let told = demo.answer(&["closed-loop"]);
+    assert_eq!(told["complaints"], json!([]), "{told}");
+    let rows = told["rows"].as_array().expect("rows");
+    let busiest = |at: usize, kind: &str| rows[at]["busiest"][kind].as_f64().expect("a load");
+    let [even, prefer, cpu, first, last] = [0, 1, 2, 3, 4];
+    assert_eq!((rows[prefer]["name"].as_str(), rows.len()), (Some("PreferSameZone"), 5), "{told}");
+    assert!(busiest(even, "planned") < 1.05 && busiest(even, "measured") < 1.3, "{told}");
+    // Zone-c has 4 of 18 pods for 60 % of the traffic: 2.7 times the fair share, or 1.8 if a third is expected.
+    assert!((busiest(prefer, "planned") - 2.7).abs() < 0.01 && busiest(prefer, "measured") > 2.5, "{told}");
+    assert!((busiest(cpu, "planned") - 1.8).abs() < 0.05, "{told}");
+    assert!(busiest(first, "planned") > 1.15, "{told}");
+    assert!(busiest(last, "planned") <= 1.15 && busiest(last, "measured") < 1.4, "{told}");
 }
 
 #[test]

@@ -53,6 +53,7 @@ const GUIDES: &[&str] = &[
     "cluster.md",
     "dashboard.md",
     "envoy.md",
+    "gateway-api.md",
     "replace-kube-proxy.md",
     "routes.md",
     "simulate.md",
@@ -97,6 +98,11 @@ fn dashboard_does_what_it_says() {
 #[test]
 fn envoy_does_what_it_says() {
     assert!(run("docs/guide/envoy.md") >= 12);
+}
+
+#[test]
+fn gateway_api_does_what_it_says() {
+    assert!(run("docs/guide/gateway-api.md") >= 20);
 }
 
 #[test]

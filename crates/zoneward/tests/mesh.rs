@@ -72,6 +72,7 @@ async fn routes_are_told_whether_they_count_and_nothing_is_written_twice() {
     let (stop, stopped) = watch::channel(false);
     let first = tokio::spawn(route_status::run(
         client.clone(),
+        plan::gateway_api::AssignedAddresses::Services,
         clock::Clock::system(),
         model::random::Random::seeded(clock::os_seed()),
         stopped,
@@ -102,6 +103,7 @@ async fn routes_are_told_whether_they_count_and_nothing_is_written_twice() {
     let (stop, stopped) = watch::channel(false);
     let next = tokio::spawn(route_status::run(
         client.clone(),
+        plan::gateway_api::AssignedAddresses::Services,
         clock::Clock::system(),
         model::random::Random::seeded(clock::os_seed()),
         stopped,
@@ -197,6 +199,7 @@ async fn a_missing_secret_or_service_is_told_in_the_status_and_as_an_event_until
     let (stop, stopped) = watch::channel(false);
     let running = tokio::spawn(route_status::run(
         client.clone(),
+        plan::gateway_api::AssignedAddresses::Services,
         clock::Clock::system(),
         model::random::Random::seeded(clock::os_seed()),
         stopped,

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/migrate")
@@ -121,6 +121,30 @@ const FIREWALL: &[&str] = &[
     "shop/web:http | node port TCP 192.168.0.2:30080 | pod,its own endpoint,outside | to 3 endpoints -> dropped | FirewallAccept",
 ];
 
+/// Our chains of mode iptables take the place of kube-proxy's, among the rules of other programs: the firewall and the
+/// user of KUBE-MARK-MASQ find what they rely on.
+#[test]
+fn nothing_changes_from_mode_iptables_to_mode_iptables() {
+    let rules = changed(
+        "to-iptables",
+        "iptables.save",
+        &[
+            (
+                "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]",
+                "*filter\n:INPUT DROP [0:0]\n:FORWARD DROP [0:0]",
+            ),
+            (
+                "-A KUBE-MARK-MASQ ",
+                "-N CNI-HOSTPORT-SETMARK\n-A CNI-HOSTPORT-SETMARK -j KUBE-MARK-MASQ\n-A KUBE-MARK-MASQ ",
+            ),
+        ],
+    );
+    let (code, report) = check(&[&rules], &["--to", "iptables"]);
+    assert_eq!(lines(&report["changes"]), [""; 0], "{:#}", report["changes"]);
+    assert_eq!((code, &report["to"]), (Some(0), &Value::from("iptables")));
+    assert_eq!(report["unevaluated"], Value::Array(Vec::new()));
+}
+
 #[test]
 fn counters_tell_which_localhost_node_ports_are_in_use() {
     let rule = |port: &str| {
@@ -151,6 +175,22 @@ fn counters_tell_which_localhost_node_ports_are_in_use() {
     let causes =
         |list: &Value| list.as_array().unwrap().iter().any(|change| change["cause"] == "InvalidDrop");
     assert!(causes(&report["unused"]) && !causes(&report["changes"]));
+}
+
+// KEP-6032: a listener serves them, so that no client has to change.
+#[test]
+fn localhost_node_ports_that_a_listener_serves_do_not_change() {
+    let more =
+        "featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}\nnodePortAddresses: [all, localhost]\n";
+    let mode = "mode: iptables\n";
+    let config = changed("listener", "config.yaml", &[(mode, &format!("{mode}{more}"))]);
+    let (objects, rules) = (path("objects.yaml"), path("iptables.save"));
+    let words = ["-f", &objects, "--config", &config, "--node", "test-node", "-o", "json", "--rules", &rules];
+    let output = zoneward(&words);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let localhost = |line: &&&str| line.contains("LocalhostNodePort");
+    let expected: Vec<&str> = IPTABLES.iter().filter(|line| !localhost(line)).copied().collect();
+    assert_eq!(lines(&report["changes"]), expected, "{:#}", report["changes"]);
 }
 
 #[test]
@@ -245,17 +285,17 @@ fn wrong_use_is_refused_with_what_to_do() {
     }
 }
 
-fn ipvs(scheduler: &str) -> (Option<i32>, Value) {
+fn ipvs(scheduler: &str, more: &[&str]) -> (Option<i32>, Value) {
     let servers = match scheduler {
         "rr" => path("ipvs-ipvsadm.save"),
         other => changed(other, "ipvs-ipvsadm.save", &[("-s rr", &format!("-s {other}"))]),
     };
-    check(&[&path("ipvs-iptables.save"), &path("ipvs-ipset.save"), &servers], &[])
+    check(&[&path("ipvs-iptables.save"), &path("ipvs-ipset.save"), &servers], more)
 }
 
 #[test]
 fn rules_of_mode_ipvs_differ_only_where_the_modes_do() {
-    let (code, report) = ipvs("rr");
+    let (code, report) = ipvs("rr", &[]);
     assert_eq!(code, Some(1));
     assert_eq!(report["from"], "ipvs");
     assert_eq!(report["unevaluated"], Value::Array(Vec::new()));
@@ -269,8 +309,24 @@ const IPVS: &[&str] = &[
 ];
 
 #[test]
+fn schedulers_of_both_are_compared_in_mode_ipvs() {
+    let schedulers = |report: &Value| -> Vec<String> {
+        lines(&report["changes"]).into_iter().filter(|line| line.ends_with("Scheduler")).collect()
+    };
+    let (_, report) = ipvs("sh", &["--to", "ipvs"]);
+    let found = schedulers(&report);
+    assert!(
+        !found.is_empty() && found.iter().all(|line| line.contains("scheduler sh -> scheduler rr")),
+        "{found:?}"
+    );
+    let (_, report) = ipvs("rr", &["--to", "ipvs"]);
+    assert_eq!(schedulers(&report), [""; 0]);
+    assert_eq!(lines(&report["changes"]), IPVS, "{:#}", report["changes"]);
+}
+
+#[test]
 fn schedulers_that_do_more_than_rotate_are_found() {
-    let (_, report) = ipvs("sh");
+    let (_, report) = ipvs("sh", &[]);
     let of: Vec<String> =
         lines(&report["changes"]).into_iter().filter(|line| line.ends_with("Scheduler")).collect();
     assert!(of.iter().any(|line| line.contains("172.30.0.10:80")), "{of:?}");
@@ -343,5 +399,100 @@ fn rules_of_mode_iptables_in_the_kernel_are_read_in_both_flavours() {
         expected.sort_unstable();
         assert_eq!(unused, expected, "{flavour}: {report:#}");
         assert_eq!(report["unused"].as_array().unwrap().len(), 3, "{flavour}");
+    }
+}
+
+/// Endpoints of each Service in [`kube_proxy_layout`].
+const ENDPOINTS: usize = 10;
+
+/// Objects and the rules that kube-proxy has for them, as files: a list of all Services, and a chain per endpoint.
+fn kube_proxy_layout(services: usize) -> [String; 3] {
+    let mut objects = vec![json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
+        "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}})];
+    let (mut chains, mut portals, mut rules) = (String::new(), String::new(), String::new());
+    for number in 0..services {
+        let name = format!("s{number}");
+        let ip = format!("10.96.{}.{}", number / 250, number % 250 + 1);
+        let addresses: Vec<String> = (number * ENDPOINTS..(number + 1) * ENDPOINTS)
+            .map(|pod| format!("10.{}.{}.{}", 128 + pod / 62_500, pod % 62_500 / 250, pod % 250 + 1))
+            .collect();
+        objects.push(json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip], "ipFamilies": ["IPv4"],
+                "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080}]}}));
+        let endpoints: Vec<Value> = addresses
+            .iter()
+            .map(|address| json!({"addresses": [address], "conditions": {"ready": true}, "nodeName": "n1"}))
+            .collect();
+        objects.push(json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": name, "namespace": "default", "labels": {"kubernetes.io/service-name": name}},
+            "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}], "endpoints": endpoints}));
+        let comment = format!("-m comment --comment \"default/{name}:http cluster IP\"");
+        let chain = format!("KUBE-SVC-{number:016}");
+        chains += &format!(":{chain} - [0:0]\n");
+        portals += &format!("-A KUBE-SERVICES -d {ip}/32 -p tcp {comment} -m tcp --dport 80 -j {chain}\n");
+        rules += &format!(
+            "-A {chain} ! -s 10.128.0.0/9 -d {ip}/32 -p tcp {comment} -m tcp --dport 80 -j KUBE-MARK-MASQ\n"
+        );
+        for (index, address) in addresses.iter().enumerate() {
+            let endpoint = format!("KUBE-SEP-{:016}", number * ENDPOINTS + index);
+            let chance = match ENDPOINTS - index {
+                1 => String::new(),
+                left => format!("-m statistic --mode random --probability {:.11} ", 1.0 / left as f64),
+            };
+            chains += &format!(":{endpoint} - [0:0]\n");
+            rules += &format!("-A {chain} {chance}-j {endpoint}\n");
+            rules += &format!("-A {endpoint} -s {address}/32 -j KUBE-MARK-MASQ\n");
+            rules += &format!("-A {endpoint} -p tcp -m tcp -j DNAT --to-destination {address}:8080\n");
+        }
+    }
+    let saved = format!(
+        "*filter\n:FORWARD ACCEPT [0:0]\n:KUBE-FORWARD - [0:0]\n-A FORWARD -j KUBE-FORWARD\n\
+         -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n\
+         *nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n\
+         :KUBE-MARK-MASQ - [0:0]\n:KUBE-NODEPORTS - [0:0]\n:KUBE-POSTROUTING - [0:0]\n:KUBE-SERVICES - [0:0]\n{chains}\
+         -A PREROUTING -j KUBE-SERVICES\n-A OUTPUT -j KUBE-SERVICES\n-A POSTROUTING -j KUBE-POSTROUTING\n\
+         -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n\
+         -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN\n\
+         -A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0\n\
+         -A KUBE-POSTROUTING -j MASQUERADE --random-fully\n\
+         {portals}-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\n{rules}COMMIT\n"
+    );
+    let config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: iptables\n\
+        clusterCIDR: 10.128.0.0/9\n";
+    let objects = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
+    [("objects.json", objects), ("rules.save", saved), ("config.yaml", config.to_owned())].map(
+        |(file, text)| {
+            let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("migrate-many-{file}"));
+            std::fs::write(&target, text).unwrap();
+            target.display().to_string()
+        },
+    )
+}
+
+/// docs/reference/migrate.md has the figures of this test with 10,000 Services.
+#[test]
+fn many_services_of_kube_proxys_layout_are_checked() {
+    let services = std::env::var("ZONEWARD_MIGRATE_SERVICES").map_or(50, |count| count.parse().unwrap());
+    let [objects, rules, config] = kube_proxy_layout(services);
+    for to in ["nftables", "iptables", "ipvs"] {
+        let start = std::time::Instant::now();
+        let words = ["-f", &objects, "--rules", &rules, "--config", &config, "--node", "n1", "--to", to];
+        let output = zoneward(&[&words[..], &["-o", "json"]].concat());
+        println!("{services} Services to mode {to}: {:.1} s", start.elapsed().as_secs_f64());
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+        assert!(report["flows"].as_u64().unwrap() >= 4 * services as u64, "{}", report["flows"]);
+        let causes: Vec<&str> = report["changes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|change| change["cause"].as_str().unwrap())
+            .collect();
+        let expected: &[&str] = if to == "iptables" { &[] } else { &["UnusedPort", "InvalidDrop"] };
+        assert_eq!(causes, expected, "to {to}");
+    }
+    for file in [objects, rules, config] {
+        std::fs::remove_file(file).unwrap();
     }
 }

@@ -155,6 +155,11 @@ const TESTS: &[runner::Test] = &[
         "connections_and_bytes_are_counted_by_how_far_they_go",
         traffic::connections_and_bytes_are_counted_by_how_far_they_go,
     ),
+    ("capacity_and_slow_start_weigh_connections", zones::capacity_and_slow_start_weigh_connections),
+    (
+        "drained_zone_gets_no_connections_until_the_drain_ends",
+        zones::drained_zone_gets_no_connections_until_the_drain_ends,
+    ),
     (
         "prefer_close_stays_in_the_zone_and_blackholes_nobody",
         zones::prefer_close_stays_in_the_zone_and_blackholes_nobody,

@@ -176,6 +176,7 @@ fn a_token_without_rights_is_told_which_it_lacks_and_the_fix_grants_them() {
     assert!(output.status.success(), "{whole:#}");
     assert_eq!(find(&whole, "Kubernetes version").0, "ok");
     assert_eq!(find(&whole, "zoneward.dev/v1alpha1").0, "ok");
+    assert_eq!(find(&whole, "gateway.networking.k8s.io/v1").1, "served");
     kubectl(admin, &["create", "serviceaccount", "bot", "-n", "default"]);
     let token = kubectl(admin, &["create", "token", "bot", "-n", "default"]);
     let bot = data.join("bot.kubeconfig").display().to_string();

@@ -2,6 +2,8 @@
 //! codes, and what it says when no controller answers.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
+#[path = "started/shop.rs"]
+mod shop;
 #[path = "started/up.rs"]
 mod started;
 
@@ -12,10 +14,8 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use shop::{LEASES, cluster, lease, patch, report_traffic};
 use started::{Up, folder};
-
-const ZONES: [&str; 3] = ["zone-a", "zone-b", "zone-c"];
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 
 fn zoneward(up: &Up, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zoneward"));
@@ -42,60 +42,6 @@ fn eventually(up: &Up, more: &[&str], wanted: impl Fn(&Value) -> bool) -> Value 
         }
         assert!(start.elapsed() < Duration::from_secs(60), "{}", text(&output));
         std::thread::sleep(Duration::from_millis(200));
-    }
-}
-
-/// Three zones of two nodes, and the Service shop/cart with a pod on each.
-fn cluster(name: &str) -> Up {
-    let up = Up::start(&folder(name), &["--no-mesh"]);
-    up.post("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}}));
-    for (at, zone) in ZONES.iter().enumerate() {
-        for number in 0..2 {
-            let node = format!("{zone}-{number}");
-            let ready =
-                json!({"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "4"}});
-            let object = json!({"metadata": {"name": node, "labels": {"topology.kubernetes.io/zone": zone}}});
-            up.post("/api/v1/nodes", &object);
-            patch(&up, &format!("/api/v1/nodes/{node}/status"), &json!({"status": ready}));
-            let pod = json!({"metadata": {"name": format!("cart-{node}"), "labels": {"app": "cart"}},
-                "spec": {"nodeName": node, "containers": [{"name": "c", "image": "c"}]}});
-            up.post("/api/v1/namespaces/shop/pods", &pod);
-            let ip = format!("10.244.{at}.{}", number + 10);
-            let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
-                "conditions": [{"type": "Ready", "status": "True"}]}});
-            patch(&up, &format!("/api/v1/namespaces/shop/pods/cart-{node}/status"), &status);
-        }
-    }
-    let service = json!({"metadata": {"name": "cart"},
-        "spec": {"selector": {"app": "cart"}, "ports": [{"port": 80}]}});
-    up.post("/api/v1/namespaces/shop/services", &service);
-    up
-}
-
-fn patch(up: &Up, path: &str, change: &Value) {
-    let mut stream = std::os::unix::net::UnixStream::connect(up.data.join("api.sock")).unwrap();
-    let body = change.to_string();
-    let head = format!(
-        "PATCH {path} HTTP/1.0\r\nhost: x\r\ncontent-type: application/merge-patch+json\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all((head + &body).as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
-}
-
-/// The Lease of a node proxy, as it would write it.
-fn lease(up: &Up, node: &str, revision: &str, failed: &str) {
-    let object = json!({"metadata": {"name": format!("zoneward-node-{node}"),
-        "labels": {"zoneward.dev/component": "node-proxy"},
-        "annotations": {"zoneward.dev/programmed-revision": revision, "zoneward.dev/failed-services": failed,
-            "zoneward.dev/convergence": "0,0,9,1", "zoneward.dev/repairs": "2"}},
-        "spec": {"holderIdentity": node, "leaseDurationSeconds": 90}});
-    let path = format!("{LEASES}/zoneward-node-{node}");
-    match up.ask("GET", &path, "").code {
-        404 => drop(up.post(LEASES, &object)),
-        _ => patch(up, &path, &object),
     }
 }
 
@@ -187,6 +133,48 @@ fn one_service_is_shown_in_full_and_unknown_ones_are_suggested() {
     }
     let top = zoneward(&up, &["top", "-A", "--count", "1"]);
     assert!(text(&top).contains("No traffic in the last minute."), "{}", text(&top));
+    fs::remove_dir_all(&up.data).unwrap();
+}
+
+#[test]
+fn observed_demand_is_shown_with_what_it_would_change() {
+    let up = cluster("status-observe");
+    shop::nodes().for_each(|(node, _)| lease(&up, &node, "1", ""));
+    let spill = json!({"metadata": {"annotations": {"zoneward.dev/traffic-distribution": "Spill"}}});
+    patch(&up, "/api/v1/namespaces/shop/services/cart", &spill);
+    let start = Instant::now();
+    let has_rates = |v: &Value| {
+        let zones = v["detail"]["spillDemand"]["zones"].as_array();
+        zones.is_some_and(|zones| {
+            zones.len() == 3 && zones.iter().all(|zone| zone["connectionsPerSecond"].as_f64() > Some(1.0))
+        })
+    };
+    let mut sequence = 0;
+    let full = loop {
+        sequence += 1;
+        report_traffic(&up, sequence, [600, 300, 100]);
+        let full = report(&up, &["cart", "-n", "shop"]);
+        if has_rates(&full) {
+            break full;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{full}");
+        std::thread::sleep(Duration::from_secs(1));
+    };
+    let demand = &full["detail"]["spillDemand"];
+    let share = |at: usize| demand["zones"][at]["share"].as_f64().unwrap();
+    assert!(share(0) > share(1) && share(1) > share(2), "{demand}");
+    assert_eq!(demand["mode"], "observe");
+    assert!(demand["inZone"].as_f64() > Some(0.99), "by CPU every zone keeps all: {demand}");
+    let load = |name: &str| demand[name].as_f64().unwrap();
+    assert!(load("highestLoad") > 1.3 && load("measuredHighestLoad") < 1.2, "{demand}");
+    assert!(load("measuredInZone") < 0.9, "{demand}");
+    let shown = text(&zoneward(&up, &["status", "cart", "-n", "shop"]));
+    widths(&shown);
+    for expected in ["Demand of Spill (observe):", "CONNECTIONS/S", "now:", "measured:", "none yet"] {
+        assert!(shown.contains(expected), "{expected}:\n{shown}");
+    }
+    let slices = up.ask("GET", "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices", "").body;
+    assert!(slices.contains("zoneward.dev/demand") && !slices.contains("zoneward.dev/keep"), "{slices}");
     fs::remove_dir_all(&up.data).unwrap();
 }
 

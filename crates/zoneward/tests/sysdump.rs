@@ -91,6 +91,19 @@ fn planted_secrets_are_nowhere_in_the_archive() {
         "spec": {"ports": [{"port": 80}]}}),
     );
 
+    up.post(
+        "/apis/gateway.networking.k8s.io/v1/namespaces/default/httproutes",
+        &json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": "shop"},
+            "spec": {"rules": [{"backendRefs": [{"name": "web", "port": 80}],
+                "filters": [{"type": "RequestHeaderModifier", "requestHeaderModifier": {
+                    "set": [{"name": "Authorization", "value": argument}]}}]}]}}),
+    );
+    up.post(
+        "/apis/zoneward.dev/v1alpha1/zonedrains",
+        &json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "ZoneDrain", "metadata": {"name": "drain-a"},
+            "spec": {"zone": "zone-a", "expiresAt": "2099-01-01T00:00:00Z"}}),
+    );
+
     // A kubeconfig with a token beside the certificate that is used.
     let kubeconfig = data.join("planted.kubeconfig");
     let text = std::fs::read_to_string(&up.kubeconfig).unwrap();
@@ -177,6 +190,9 @@ fn planted_secrets_are_nowhere_in_the_archive() {
         ("objects/services.yaml", "zoneward.dev/traffic-distribution"),
         ("objects/secrets.yaml", "bytes removed"),
         ("objects/pods.yaml", "nodeName"),
+        ("objects/httproutes.yaml", "name: shop"),
+        ("objects/gateways.yaml", ""),
+        ("objects/zonedrains.yaml", "name: drain-a"),
         ("machine/sysctls.txt", "/proc/sys/net/ipv4/ip_forward = "),
         ("daemons/command-lines.txt", "--zone zone-a"),
         ("logs/0-daemon.log", "this line stays"),

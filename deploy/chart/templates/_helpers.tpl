@@ -3,8 +3,14 @@
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- $isIptables := and .Values.node.enabled (eq (.Values.node.config.mode | toString) "iptables") -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default (printf "%s%s" .Chart.AppVersion (ternary "-iptables" "" $isIptables)) }}
 {{- end -}}
+{{- end }}
+
+{{/* Whether the node proxy runs the programs of iptables: in its mode, and to remove the chains after a change of the mode. */}}
+{{- define "zoneward.runsIptables" -}}
+{{- or (eq (.Values.node.config.mode | toString) "iptables") (hasSuffix "-iptables" .Values.image.tag) -}}
 {{- end }}
 
 {{/* Labels of every object; `name` is the component. Helm itself adds app.kubernetes.io/managed-by. */}}
@@ -184,6 +190,7 @@ metadata:
   "namespace" "default"
   "proxy" "embedded"
   "secrets" (list)
+  "configMaps" (list)
   "replicas" 2
   "bindAddress" "0.0.0.0"
   "metricsPort" 10271
@@ -274,6 +281,9 @@ sysctls:
 {{- if dig "clientConnection" "kubeconfig" "" .Values.node.config -}}
 {{- fail "node.config.clientConnection.kubeconfig: not supported in the chart, the pod uses its ServiceAccount; remove it" -}}
 {{- end -}}
+{{- if and .Values.node.ipvsDummyInterface (ne (.Values.node.config.mode | toString) "ipvs") -}}
+{{- fail "node.ipvsDummyInterface: only with node.config.mode ipvs; set that mode, or remove it" -}}
+{{- end -}}
 {{- end }}
 
 {{/* KubeProxyConfiguration of the node proxy. */}}
@@ -305,9 +315,10 @@ sysctls:
 gateway's status whether they can be used. Without the right, ResolvedRefs is Unknown. */}}
 {{- define "zoneward.gatewaySecrets" -}}
 {{- $labels := include "zoneward.labels" (dict "root" .root "name" .name) }}
-{{- if .gateway.secrets }}
+{{- if or .gateway.secrets .gateway.configMaps }}
 ---
-# The Secrets of the gateway's listeners. The controller reads them to report in its status whether they can be used.
+# The Secrets of the gateway's listeners, and its ConfigMaps of certificate authorities. The controller reads them to report
+# in its status whether they can be used.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
@@ -316,11 +327,20 @@ metadata:
   labels:
     {{- $labels | nindent 4 }}
 rules:
+{{- with .gateway.secrets }}
 - apiGroups: [""]
   resources: [secrets]
   resourceNames:
-  {{- toYaml .gateway.secrets | nindent 2 }}
+  {{- toYaml . | nindent 2 }}
   verbs: [list, watch]
+{{- end }}
+{{- with .gateway.configMaps }}
+- apiGroups: [""]
+  resources: [configmaps]
+  resourceNames:
+  {{- toYaml . | nindent 2 }}
+  verbs: [list, watch]
+{{- end }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
@@ -358,6 +378,8 @@ metadata:
   namespace: {{ .namespace }}
   labels:
     {{- $labels | nindent 4 }}
+    # The addresses of a Gateway of the Gateway API are those of this Service.
+    gateway.networking.k8s.io/gateway-name: {{ .name }}
   {{- with .service.annotations }}
   annotations:
     {{- toYaml . | nindent 4 }}

@@ -11,6 +11,7 @@ impl SliceReconciler {
     /// Starts planning, with every Service first.
     pub fn lead(&mut self, now: MonotonicTime) {
         self.leading = true;
+        self.drains.decide_again();
         self.plan_all(now);
     }
 
@@ -23,6 +24,8 @@ impl SliceReconciler {
         self.unacknowledged.clear();
         // The conditions hold them.
         self.observations.clear();
+        self.demands.clear();
+        self.planner.drains = None;
         self.recheck = None;
         for (_, last) in std::mem::take(&mut self.last_syncs) {
             self.metrics.recount(&last.counts, &ServiceCounts::default());

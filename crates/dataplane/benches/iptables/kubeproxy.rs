@@ -73,7 +73,12 @@ fn add_chains(port: &ForwardedPort, chains: &mut String, rules: &mut String) {
         text.push('\n');
     };
     add(chains, format!(":{chain} - [0:0]"));
-    add(rules, format!("-A {chain} -m tcp -p tcp -d {ip} --dport {number} ! -s {PODS} -j KUBE-MARK-MASQ"));
+    // With more than 1,000 endpoints, kube-proxy leaves out the comments of the other rules.
+    let comment = format!("-m comment --comment \"{port} cluster IP\"");
+    add(
+        rules,
+        format!("-A {chain} {comment} -m tcp -p tcp -d {ip} --dport {number} ! -s {PODS} -j KUBE-MARK-MASQ"),
+    );
     for (index, endpoint) in endpoints.iter().enumerate() {
         let (name, address) = (endpoint_name(port, endpoint.address), endpoint.address);
         let chance = match endpoints.len() - index {

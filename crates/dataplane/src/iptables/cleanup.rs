@@ -35,7 +35,7 @@ pub fn is_proxy_chain(chain: &str) -> bool {
 }
 
 /// Whether the rules in the output of iptables-save are Zoneward's.
-pub fn is_zonewards(saved: &str) -> bool {
+fn is_zonewards(saved: &str) -> bool {
     saved.lines().any(|line| line.strip_prefix(':').is_some_and(|rest| rest.split(' ').next() == Some(OWNER)))
 }
 
@@ -48,18 +48,26 @@ pub struct ChainRemoval {
 
 impl ChainRemoval {
     /// From the output of iptables-save. Tables without chains of node proxies are not touched.
-    pub fn of(saved: &str) -> Self {
+    pub fn of(saved: &str, scope: CleanupScope) -> Self {
         let mut removal = Self::default();
+        let is_all = scope == CleanupScope::AllProxies || is_zonewards(saved);
         let tables = saved.split("\n*").map(|part| part.trim_start_matches('*'));
-        tables.filter(|part| !part.is_empty()).for_each(|table| removal.add_table(table));
+        for table in tables.filter(|part| !part.is_empty()) {
+            if is_all {
+                removal.add_table(table, is_proxy_chain);
+            } else if table.starts_with(IptablesTableName::Filter.as_str()) {
+                // kube-proxy took the chains of Services over, or removed them. It has none in this table.
+                removal.add_table(table, is_service_chain);
+            }
+        }
         removal
     }
 
-    fn add_table(&mut self, text: &str) {
+    fn add_table(&mut self, text: &str, is_removed: fn(&str) -> bool) {
         let lines = || text.lines().filter(|line| !line.starts_with('#'));
         let Some(table) = lines().find(|line| !line.is_empty()) else { return };
         let declared = lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
-        let chains: BTreeSet<&str> = declared.filter(|chain| is_proxy_chain(chain)).collect();
+        let chains: BTreeSet<&str> = declared.filter(|chain| is_removed(chain)).collect();
         if chains.is_empty() {
             return;
         }
@@ -71,7 +79,7 @@ impl ChainRemoval {
                 .split_once(" -j ")
                 .or_else(|| rule.split_once(" -g "))
                 .is_some_and(|(_, target)| chains.contains(target.split(' ').next().unwrap_or_default()));
-            (!is_proxy_chain(from) && is_jump).then(|| format!("-D {rule}\n"))
+            (!is_removed(from) && is_jump).then(|| format!("-D {rule}\n"))
         });
         let jumps: String = jumps.collect();
         // Declaring a chain flushes it, so that all can be deleted.
@@ -90,14 +98,11 @@ pub(super) fn cleanup(
 ) -> Result<Vec<CleanupItem>, BackendError> {
     let mut items = Vec::new();
     for family in commands.families().to_vec() {
-        let mut saved = commands.save(family, IptablesTableName::Nat)?;
-        if scope != CleanupScope::AllProxies && !is_zonewards(&saved) {
-            continue;
-        }
-        for table in [IptablesTableName::Filter, IptablesTableName::Mangle] {
+        let mut saved = String::new();
+        for table in IptablesTableName::ALL {
             saved += &commands.save(family, table)?;
         }
-        let ChainRemoval { input, chains } = ChainRemoval::of(&saved);
+        let ChainRemoval { input, chains } = ChainRemoval::of(&saved, scope);
         let done = if dry_run || input.is_empty() { Ok(()) } else { commands.restore(family, &input) };
         let error = done.err().map(BackendError::from);
         let item = |chain| CleanupItem {
@@ -137,7 +142,7 @@ COMMIT
 
     #[test]
     fn only_chains_of_node_proxies_and_the_jumps_to_them_go() {
-        let removal = ChainRemoval::of(SAVED);
+        let removal = ChainRemoval::of(SAVED, CleanupScope::AllProxies);
         assert_eq!(removal.chains, ["nat KUBE-SERVICES", "nat KUBE-SVC-TCOU7JCQXEZGVUNU"]);
         let expected = "\
 *nat
@@ -149,14 +154,15 @@ COMMIT
 COMMIT
 ";
         assert_eq!(removal.input, expected);
-        assert!(!is_zonewards(SAVED));
-        assert!(is_zonewards(&SAVED.replace("KUBE-SVC-TCOU7JCQXEZGVUNU", OWNER)));
+        assert_eq!(ChainRemoval::of(SAVED, CleanupScope::Zoneward), ChainRemoval::default());
+        let ours = SAVED.replace("KUBE-SVC-TCOU7JCQXEZGVUNU", OWNER);
+        assert_eq!(ChainRemoval::of(&ours, CleanupScope::Zoneward).chains.len(), 2);
     }
 
     #[test]
     fn a_machine_without_node_proxies_is_left_alone() {
         let saved = "*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j DOCKER\nCOMMIT\n";
-        assert_eq!(ChainRemoval::of(saved), ChainRemoval::default());
-        assert_eq!(ChainRemoval::of(""), ChainRemoval::default());
+        assert_eq!(ChainRemoval::of(saved, CleanupScope::AllProxies), ChainRemoval::default());
+        assert_eq!(ChainRemoval::of("", CleanupScope::AllProxies), ChainRemoval::default());
     }
 }

@@ -23,6 +23,12 @@ impl FakeIptables {
         Self { flavour, rulesets: rulesets.into(), inputs: Vec::new() }
     }
 
+    /// With rules that are there already, of both families.
+    pub fn with_rules(rulesets: [IptablesRuleset; 2]) -> Self {
+        let rulesets = rulesets.map(|ruleset| (ruleset.family, ruleset)).into();
+        Self { rulesets, ..Self::new(IptablesFlavour::Nft) }
+    }
+
     pub fn ruleset(&self, family: Family) -> &IptablesRuleset {
         &self.rulesets[&family]
     }

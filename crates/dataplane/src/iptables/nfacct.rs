@@ -37,7 +37,9 @@ impl NfacctSocket {
         let mut take = |raw: crate::nfnetlink::wire::RawMessage<'_>| {
             packets = raw.attrs().u64(PACKETS).unwrap_or_default();
         };
-        self.socket.request(header(ACCT_GET, 0), |out| out.attr_str(NAME, name), &mut take)?;
+        // The answer is marked as one of several, and none says that it was the last: the acknowledgement does.
+        let request = header(ACCT_GET, NLM_F_ACK);
+        self.socket.request(request, |out| out.attr_str(NAME, name), &mut take)?;
         Ok(packets)
     }
 }

@@ -66,6 +66,9 @@ pub const PERSISTENT: u32 = 1;
 pub const HASHED: u32 = 2;
 /// Of `sh` and `mh`: the client's port counts.
 pub const SCHED_PORT: u32 = 0x10;
+/// No scheduler reads it (`ipvsadm` shows it as `flag-3`): by it our virtual servers are found again, since IPVS has no
+/// field for an owner.
+pub const OWNER: u32 = 0x20;
 
 /// The packet is rewritten (NAT).
 pub const MASQUERADE: u32 = 0;
@@ -73,6 +76,21 @@ pub const MASQUERADE: u32 = 0;
 pub const AF_INET: u16 = 2;
 pub const AF_INET6: u16 = 10;
 
+pub const RTM_NEWLINK: u16 = 16;
+pub const RTM_DELLINK: u16 = 17;
+pub const RTM_GETLINK: u16 = 18;
+pub const IFLA_IFNAME: u16 = 3;
+pub const IFLA_LINKINFO: u16 = 18;
+pub const IFLA_IFALIAS: u16 = 20;
+/// In LINKINFO.
+pub const IFLA_INFO_KIND: u16 = 1;
+pub const RTM_NEWADDR: u16 = 20;
+pub const RTM_DELADDR: u16 = 21;
+pub const RTM_GETADDR: u16 = 22;
+pub const IFA_ADDRESS: u16 = 1;
+pub const IFA_LOCAL: u16 = 2;
+/// The kernel does not ask whether another machine has the address.
+pub const IFA_F_NODAD: u8 = 2;
 pub const RTM_NEWROUTE: u16 = 24;
 pub const RTM_DELROUTE: u16 = 25;
 pub const RTM_GETROUTE: u16 = 26;

@@ -1,7 +1,8 @@
 //! [`NodeBackend`] over IPVS, routes and the nftables backend.
 //!
 //! There is no transaction over the three, so the order of a change matters: a virtual server is complete before the rules
-//! pass packets to it, and they pass none before it goes. Addresses become local last and stop being so first.
+//! pass packets to it, and they pass none before it goes. Addresses become local last and stop being so first. Only from
+//! mode nftables they are local before its rules stop to translate them.
 //!
 //! ```text
 //! routes deleted -> servers added, weights set -> nftables transaction -> routes added -> servers removed
@@ -14,27 +15,20 @@ use std::time::Duration;
 use ipnet::IpNet;
 use model::forward::{FirstPacket, Frontend, NodeRules};
 use model::{ForwardingTable, Name, ServiceKey};
-use nix::errno::Errno;
 
-use super::diff::{RealKey, ServerDiff, diff_server};
-use super::kernel::{
-    HeldServer, IpvsKernel, RefusedChange, list_reals, read_routes, read_servers, send_changes,
-    send_route_changes,
-};
+use super::apply::{read_error, send, send_routes};
+use super::diff::{RouteDiff, ServerDiff, Terminating, diff_server};
+use super::interface::HeldInterface;
+use super::kernel::{HeldServer, IpvsKernel, list_reals, read_routes, read_servers};
 use super::message::{IpvsChange, VirtualServer, VirtualServerKey};
-use super::ownership::RecordedFrontends;
 use super::render::{self, WantedServer};
-use super::route::{LocalRoute, RouteChange};
+use super::route::RouteChange;
 use super::scheduler::IpvsScheduler;
-use super::trace;
+use super::{guard, interface, trace};
 use crate::backend::{
     BackendError, CleanupItem, CleanupScope, FrontendChange, NodeBackend, PacketTrace, Reconciled,
 };
-use crate::nfnetlink::NetlinkError;
 use crate::nftables::NftablesBackend;
-
-/// How long the connections of a removed real server may go on.
-const TERMINATION: Duration = Duration::from_secs(15 * 60);
 
 /// The time since any fixed moment.
 pub type BackendTime = Box<dyn Fn() -> Duration + Send>;
@@ -47,6 +41,8 @@ pub struct IpvsSettings {
     pub exclude_cidrs: Vec<IpNet>,
     /// The name of the node, which the order of real servers depends on.
     pub node: Name,
+    /// Addresses of Services are on the interface kube-ipvs0, too.
+    pub has_dummy_interface: bool,
 }
 
 /// Our virtual servers, routes and tables in a kernel.
@@ -57,10 +53,9 @@ pub struct IpvsBackend {
     time: BackendTime,
     /// None until everything is programmed, and after a failure: everything is then compared.
     programmed: Option<Programmed>,
-    /// Virtual servers that this process added or found to be ours.
-    ours: BTreeSet<VirtualServerKey>,
-    /// Since when real servers get no new connections.
-    terminating: BTreeMap<RealKey, Duration>,
+    terminating: Terminating,
+    /// The dummy interface as it was read or changed last.
+    interface: Option<HeldInterface>,
 }
 
 /// What the kernel was told.
@@ -78,19 +73,15 @@ impl IpvsBackend {
         settings: IpvsSettings,
         time: BackendTime,
     ) -> Self {
-        let (programmed, ours, terminating) = (None, BTreeSet::new(), BTreeMap::new());
-        Self { nft, kernel, settings, time, programmed, ours, terminating }
-    }
-
-    /// Whether the kernel holds virtual servers or routes that mode ipvs left.
-    pub fn has_leftovers(&mut self) -> Result<bool, BackendError> {
-        let has_routes = !read_routes(&mut *self.kernel).map_err(read_error)?.is_empty();
-        Ok(has_routes || !self.recorded_servers()?.is_empty())
-    }
-
-    /// The nftables backend alone.
-    pub fn into_nftables(self) -> NftablesBackend {
-        self.nft
+        Self {
+            nft,
+            kernel,
+            settings,
+            time,
+            programmed: None,
+            terminating: Terminating::default(),
+            interface: None,
+        }
     }
 
     /// Compares everything with the kernel.
@@ -98,37 +89,47 @@ impl IpvsBackend {
         let node = &table.node;
         let nft_table = render::nft_table(table);
         let programmed = self.programmed.take();
-        let recorded = match &programmed {
-            Some(_) => RecordedFrontends::default(),
-            None => RecordedFrontends::read(&self.nft.read_tables()?.0),
-        };
         // The nftables backend knows nothing of a table that it was not told.
         let is_loaded = programmed.is_some_and(|programmed| programmed.nft_table == nft_table);
         let wanted = render::servers(table, &self.settings);
-        let is_ours = |key: &VirtualServerKey| {
-            let in_cidr = node.service_cidrs.iter().any(|cidr| cidr.contains(&key.address));
-            wanted.contains_key(key)
-                || self.ours.contains(key)
-                || in_cidr
-                || recorded.has(key, &node.addresses)
+        // What is in a ServiceCIDR and belongs to no Service is stale, such as what kube-proxy left.
+        let is_ours = |key: &VirtualServerKey, server: &VirtualServer| {
+            server.is_ours() || wanted.contains_key(key) || is_in_service_cidr(key, node)
         };
         let held = read_servers(&mut *self.kernel, is_ours).map_err(read_error)?;
         let now = (self.time)();
         let diff = self.diff_all(&held, &wanted, node, now);
-        let ranges = ranges(table.services().flat_map(|(_, frontends)| frontends), table);
+        let ranges = ranges(table.services().flat_map(|(_, frontends)| frontends), table, &self.settings);
         let wanted_routes = ranges.keys().map(|range| render::route(*range, node)).collect();
         let held_routes = read_routes(&mut *self.kernel).map_err(read_error)?;
         let routes = RouteDiff::of(&held_routes, &wanted_routes).without(&diff.lingering);
         let services = services_of(&wanted);
-        let (reconciled, sent) = self.apply(&diff, &routes, &services, |nft| match is_loaded {
+        if !is_loaded {
+            self.prepare_rules(table, &routes)?;
+        }
+        if self.settings.has_dummy_interface {
+            self.interface = interface::read(&mut *self.kernel)?;
+        } else if !is_loaded {
+            interface::delete_ours(&mut *self.kernel, false)?;
+        }
+        let (reconciled, sent) = self.apply(&diff, &routes, &services, &ranges, |nft| match is_loaded {
             true => nft.reconcile(&nft_table),
             false => nft.load(&nft_table),
         })?;
-        self.remember_terminating(&diff, now, |_| true);
-        self.ours = wanted.keys().chain(&diff.lingering).copied().collect();
+        self.terminating.remember(&diff, now, |_| true);
         let servers = wanted.into_iter().map(|(key, wanted)| (key, wanted.server)).collect();
         self.programmed = Some(Programmed { nft_table, servers, ranges });
         Ok(Reconciled { transactions: reconciled.transactions + sent, ..reconciled })
+    }
+
+    /// From mode nftables: its rules translate an address until it is local, and refuse other ports of it before. What
+    /// refused them for connections that mode ipvs had left would refuse new ones, too.
+    fn prepare_rules(&mut self, table: &ForwardingTable, routes: &RouteDiff) -> Result<(), BackendError> {
+        if self.nft.holds_mode_nftables()? {
+            self.nft.load(table)?;
+            send_routes(&mut *self.kernel, &routes.replaced)?;
+        }
+        self.nft.delete_tables(&guard::tables())
     }
 
     /// The difference of all virtual servers; those of excludeCIDRs are never deleted.
@@ -139,13 +140,13 @@ impl IpvsBackend {
         node: &NodeRules,
         now: Duration,
     ) -> ServerDiff {
-        let is_over = over(&self.terminating, now);
+        let is_over = self.terminating.is_over(now);
         let mut diff = ServerDiff::default();
         let keys: BTreeSet<&VirtualServerKey> = held.keys().chain(wanted.keys()).collect();
         for key in keys {
             let is_excluded = self.settings.exclude_cidrs.iter().any(|cidr| cidr.contains(&key.address));
             if wanted.contains_key(key) || !is_excluded {
-                let linger = may_linger(key, node);
+                let linger = is_in_service_cidr(key, node);
                 diff_server(&mut diff, key, held.get(key), wanted.get(key), linger, &is_over);
             }
         }
@@ -158,88 +159,28 @@ impl IpvsBackend {
         diff: &ServerDiff,
         routes: &RouteDiff,
         services: &BTreeMap<VirtualServerKey, ServiceKey>,
+        ranges: &BTreeMap<IpNet, usize>,
         nft: impl FnOnce(&mut NftablesBackend) -> Result<T, BackendError>,
     ) -> Result<(T, usize), BackendError> {
+        let on_interface = self.settings.has_dummy_interface.then(|| single_addresses(ranges));
+        if let Some(addresses) = &on_interface {
+            interface::delete_addresses(&mut *self.kernel, self.interface.as_ref(), addresses)?;
+        }
         // Like what drained, they go some time after their frontends: no repair.
-        self.send_routes(&routes.deleted)?;
-        let mut sent = self.send(&diff.additions, services)?;
+        send_routes(&mut *self.kernel, &routes.deleted)?;
+        let mut sent = send(&mut *self.kernel, &diff.additions, services)?;
         let result = nft(&mut self.nft)?;
-        sent += self.send_routes(&routes.replaced)?;
-        sent += self.send(&diff.removals, services)?;
-        self.send(&diff.drained, services)?;
-        Ok((result, sent))
-    }
-
-    /// Returns 1 if there was something to send.
-    fn send(
-        &mut self,
-        changes: &[IpvsChange],
-        services: &BTreeMap<VirtualServerKey, ServiceKey>,
-    ) -> Result<usize, BackendError> {
-        if changes.is_empty() {
-            return Ok(0);
-        }
-        let refused = send_changes(&mut *self.kernel, changes)
-            .map_err(|error| BackendError::failed(format!("cannot change IPVS: {error}")))?;
-        // What is gone already need not be deleted.
-        let is_gone = |refused: &RefusedChange<IpvsChange>| {
-            let deletes = matches!(refused.change, IpvsChange::DeleteServer(_) | IpvsChange::DeleteReal(..));
-            deletes && matches!(refused.errno, Errno::ESRCH | Errno::ENOENT)
-        };
-        let refused: Vec<_> = refused.into_iter().filter(|refused| !is_gone(refused)).collect();
-        let Some(first) = refused.first() else { return Ok(1) };
-        let message =
-            format!("cannot {}: {}{}", first.change, first.errno, advice(&first.change, first.errno));
-        let keys = refused.iter().filter_map(|refused| refused.change.key());
-        let named: BTreeSet<ServiceKey> = keys.filter_map(|key| services.get(key)).cloned().collect();
-        // Another program changed the same virtual server: a comparison repairs it.
-        let is_stale = matches!(first.errno, Errno::EEXIST | Errno::ESRCH)
-            || (first.errno == Errno::ENOENT && matches!(first.change, IpvsChange::SetReal(..)));
-        Err(match is_stale {
-            true => BackendError::failed(message),
-            false => BackendError::refused_services(message, named),
-        })
-    }
-
-    fn send_routes(&mut self, changes: &[RouteChange]) -> Result<usize, BackendError> {
-        if changes.is_empty() {
-            return Ok(0);
-        }
-        let failed = |error: NetlinkError| BackendError::failed(format!("cannot change routes: {error}"));
-        let refused = send_route_changes(&mut *self.kernel, changes).map_err(failed)?;
-        let mut again = Vec::new();
-        for RefusedChange { change, errno } in refused {
-            match change {
-                RouteChange::Delete(_) if errno == Errno::ESRCH => {}
-                // The address of the node is not on an interface (yet).
-                RouteChange::Replace(LocalRoute { range, source: Some(_) }) if errno == Errno::EINVAL => {
-                    again.push(RouteChange::Replace(LocalRoute { range, source: None }));
-                }
-                RouteChange::Replace(LocalRoute { range, .. })
-                | RouteChange::Delete(LocalRoute { range, .. }) => {
-                    return Err(BackendError::failed(format!(
-                        "cannot change the local route {range}: {errno}"
-                    )));
-                }
+        sent += send_routes(&mut *self.kernel, &routes.replaced)?;
+        // After their routes: the first route to an address counts, and that of the interface has it as the source.
+        if let Some(addresses) = on_interface {
+            sent += interface::add_addresses(&mut *self.kernel, &mut self.interface, &addresses)?;
+            if let Some(interface) = &mut self.interface {
+                (interface.addresses, interface.is_ours) = (addresses, true);
             }
         }
-        if !again.is_empty() {
-            self.send_routes(&again)?;
-        }
-        Ok(1)
-    }
-
-    /// Replaces what is known of the real servers of some virtual servers.
-    fn remember_terminating(
-        &mut self,
-        diff: &ServerDiff,
-        now: Duration,
-        is_compared: impl Fn(&VirtualServerKey) -> bool,
-    ) {
-        self.terminating.retain(|real, _| !is_compared(&real.0) || diff.terminating.contains(real));
-        for real in &diff.terminating {
-            self.terminating.entry(*real).or_insert(now);
-        }
+        sent += send(&mut *self.kernel, &diff.removals, services)?;
+        send(&mut *self.kernel, &diff.drained, services)?;
+        Ok((result, sent))
     }
 
     fn change_services(
@@ -261,26 +202,20 @@ impl IpvsBackend {
             programmed.nft_table.replace(key, new);
         }
         let (diff, wanted, now) = self.diff_services(table, services, &keys, &programmed)?;
-        let routes = change_ranges(&mut programmed.ranges, services, table).without(&diff.lingering);
+        let routes =
+            change_ranges(&mut programmed.ranges, services, table, &self.settings).without(&diff.lingering);
         let named = keys.iter().flat_map(|key| table.frontends(key));
         let named = named.flat_map(|frontend| render::servers_of(frontend, node, &self.settings));
         let named = named.map(|(key, wanted)| (key, wanted.service)).collect();
         let pairs: Vec<FrontendChange<'_>> =
             nft_changes.iter().map(|(old, new)| (&old[..], &new[..])).collect();
-        self.apply(&diff, &routes, &named, |nft| nft.change(&programmed.nft_table, &pairs))?;
-        self.remember_terminating(&diff, now, |key| wanted.contains_key(key));
+        let change = |nft: &mut NftablesBackend| nft.change(&programmed.nft_table, &pairs);
+        self.apply(&diff, &routes, &named, &programmed.ranges, change)?;
+        self.terminating.remember(&diff, now, |key| wanted.contains_key(key));
         for (key, wanted) in wanted {
             match wanted {
-                Some(wanted) => {
-                    programmed.servers.insert(key, wanted.server);
-                    self.ours.insert(key);
-                }
-                None => {
-                    programmed.servers.remove(&key);
-                    if !diff.lingering.contains(&key) {
-                        self.ours.remove(&key);
-                    }
-                }
+                Some(wanted) => drop(programmed.servers.insert(key, wanted.server)),
+                None => drop(programmed.servers.remove(&key)),
             }
         }
         self.programmed = Some(programmed);
@@ -316,85 +251,56 @@ impl IpvsBackend {
                     Some(HeldServer { server: server.clone(), reals })
                 }
             };
-            let is_over = over(&self.terminating, now);
-            let linger = may_linger(key, &table.node);
+            let is_over = self.terminating.is_over(now);
+            let linger = is_in_service_cidr(key, &table.node);
             diff_server(&mut diff, key, held.as_ref(), wanted.as_ref(), linger, &is_over);
         }
         Ok((diff, wanted, now))
     }
-
-    /// The virtual servers that the record of our table names, and those of its ServiceCIDRs whose last connections have
-    /// not ended.
-    fn recorded_servers(&mut self) -> Result<Vec<VirtualServerKey>, BackendError> {
-        let recorded = RecordedFrontends::read(&self.nft.read_tables()?.0);
-        let addresses = self.kernel.local_addresses();
-        let is_ours = |key: &VirtualServerKey| recorded.has(key, &addresses) || recorded.has_range_of(key);
-        let mut held = read_servers(&mut *self.kernel, is_ours).map_err(read_error)?;
-        held.retain(|key, held| recorded.has(key, &addresses) || is_terminating(held));
-        Ok(held.into_keys().collect())
-    }
 }
 
-/// Only in a ServiceCIDR, where a virtual server without a frontend is still known to be ours. And other ports of a load
-/// balancer IP would reach servers of the node while it stays local.
-fn may_linger(key: &VirtualServerKey, node: &NodeRules) -> bool {
+/// Where a virtual server without a frontend may stay until its connections have ended: other ports of a load balancer IP
+/// would reach servers of the node while it stays local.
+fn is_in_service_cidr(key: &VirtualServerKey, node: &NodeRules) -> bool {
     node.service_cidrs.iter().any(|cidr| cidr.contains(&key.address))
-}
-
-/// Whether it has real servers, and none of them gets new connections.
-fn is_terminating(held: &HeldServer) -> bool {
-    !held.reals.is_empty() && held.reals.values().all(|real| real.server.weight == 0)
-}
-
-/// Whether a real server has been terminating for too long; none if it was not terminating.
-fn over(
-    terminating: &BTreeMap<RealKey, Duration>,
-    now: Duration,
-) -> impl Fn(&RealKey) -> Option<bool> + use<'_> {
-    move |real| terminating.get(real).map(|since| now.saturating_sub(*since) >= TERMINATION)
 }
 
 fn services_of(wanted: &BTreeMap<VirtualServerKey, WantedServer>) -> BTreeMap<VirtualServerKey, ServiceKey> {
     wanted.iter().map(|(key, wanted)| (*key, wanted.service.clone())).collect()
 }
 
-fn advice(change: &IpvsChange, errno: Errno) -> String {
-    match (change, errno) {
-        (IpvsChange::NewServer(_, server) | IpvsChange::SetServer(_, server), Errno::ENOENT) => {
-            format!("; load the kernel module ip_vs_{}", server.scheduler)
-        }
-        (_, Errno::EPERM) => "; run as root or grant NET_ADMIN".to_owned(),
-        _ => String::new(),
-    }
-}
-
-fn read_error(error: NetlinkError) -> BackendError {
-    BackendError::failed(format!("cannot read virtual servers and routes from the kernel: {error}"))
-}
-
 /// The local ranges of frontends, with the number of frontends that need each.
 fn ranges<'f>(
     frontends: impl Iterator<Item = &'f Frontend>,
     table: &ForwardingTable,
+    settings: &IpvsSettings,
 ) -> BTreeMap<IpNet, usize> {
     let mut ranges = BTreeMap::new();
-    for range in frontends.filter_map(|frontend| render::local_range(frontend, &table.node)) {
+    for range in frontends.flat_map(|frontend| render::local_ranges(frontend, &table.node, settings)) {
         *ranges.entry(range).or_default() += 1;
     }
     ranges
+}
+
+/// The ranges of one address.
+fn single_addresses(ranges: &BTreeMap<IpNet, usize>) -> BTreeSet<IpAddr> {
+    let single = ranges.keys().filter(|range| range.prefix_len() == range.max_prefix_len());
+    single.map(IpNet::addr).collect()
 }
 
 fn change_ranges(
     ranges: &mut BTreeMap<IpNet, usize>,
     services: &[FrontendChange<'_>],
     table: &ForwardingTable,
+    settings: &IpvsSettings,
 ) -> RouteDiff {
+    let of = |frontend: &Frontend| render::local_ranges(frontend, &table.node, settings);
     let before: BTreeSet<IpNet> = ranges.keys().copied().collect();
     for (old, new) in services {
-        for range in new.iter().filter_map(|frontend| render::local_range(frontend, &table.node)) {
+        for range in new.iter().flat_map(of) {
             *ranges.entry(range).or_default() += 1;
         }
-        for range in old.iter().filter_map(|frontend| render::local_range(frontend, &table.node)) {
+        for range in old.iter().flat_map(of) {
             if let Some(count) = ranges.get_mut(&range) {
                 *count = count.saturating_sub(1);
             }
@@ -407,36 +313,6 @@ fn change_ranges(
     RouteDiff {
         deleted: gone.map(|range| RouteChange::Delete(route(range))).collect(),
         replaced: new.map(|range| RouteChange::Replace(route(range))).collect(),
-    }
-}
-
-/// Changes of routes.
-#[derive(Debug, Default)]
-struct RouteDiff {
-    deleted: Vec<RouteChange>,
-    replaced: Vec<RouteChange>,
-}
-
-impl RouteDiff {
-    fn of(held: &BTreeSet<LocalRoute>, wanted: &BTreeSet<LocalRoute>) -> Self {
-        let is_wanted = |held: &&LocalRoute| wanted.iter().any(|route| route.range == held.range);
-        let deleted = held.iter().filter(|held| !is_wanted(held));
-        Self {
-            deleted: deleted.map(|route| RouteChange::Delete(*route)).collect(),
-            replaced: wanted.difference(held).map(|route| RouteChange::Replace(*route)).collect(),
-        }
-    }
-}
-
-impl RouteDiff {
-    /// Keeps what virtual servers need whose connections have not ended.
-    fn without(mut self, lingering: &BTreeSet<VirtualServerKey>) -> Self {
-        let is_needed = |change: &RouteChange| {
-            let RouteChange::Delete(route) = change else { return false };
-            lingering.iter().any(|key| route.range.contains(&key.address))
-        };
-        self.deleted.retain(|change| !is_needed(change));
-        self
     }
 }
 
@@ -482,7 +358,7 @@ impl NodeBackend for IpvsBackend {
                 "no nftables table `zoneward` in this network namespace: the node proxy has not run here",
             ));
         }
-        let is_met = |key: &VirtualServerKey| {
+        let is_met = |key: &VirtualServerKey, _: &VirtualServer| {
             let is_met_by = |packet: &FirstPacket| {
                 key.address == packet.dst.ip()
                     && key.port == packet.dst.port()
@@ -494,53 +370,26 @@ impl NodeBackend for IpvsBackend {
         packets.iter().map(|packet| trace::trace(&rules, &servers, packet, addresses)).collect()
     }
 
-    /// The table goes at once. Of the routes, addresses stay whose virtual servers have open connections: these routes also
-    /// tell a later process which virtual servers are ours.
-    fn retire(&mut self) -> Result<Option<Vec<CleanupItem>>, BackendError> {
-        let recorded = self.recorded_servers()?;
-        let routes = read_routes(&mut *self.kernel).map_err(read_error)?;
-        let route_of = |ip: &IpAddr| routes.iter().find(|route| route.range.contains(ip)).copied();
-        let is_ours = |key: &VirtualServerKey| {
-            self.ours.contains(key) || recorded.contains(key) || route_of(&key.address).is_some()
-        };
-        let held = read_servers(&mut *self.kernel, is_ours).map_err(read_error)?;
-        let (now, mut diff) = ((self.time)(), ServerDiff::default());
-        for (key, server) in &held {
-            diff_server(&mut diff, key, Some(server), None, true, &over(&self.terminating, now));
-        }
-        let removed = self.nft.cleanup(CleanupScope::NodeProxy, false)?;
-        self.programmed = None;
-        self.send(&diff.removals, &BTreeMap::new())?;
-        self.send(&diff.drained, &BTreeMap::new())?;
-        let needed = diff.lingering.iter().filter_map(|key| {
-            route_of(&key.address).map(|route| LocalRoute { range: key.address.into(), ..route })
-        });
-        let changes = RouteDiff::of(&routes, &needed.collect());
-        self.send_routes(&changes.replaced)?;
-        self.send_routes(&changes.deleted)?;
-        self.remember_terminating(&diff, now, |_| true);
-        self.ours = diff.lingering;
-        Ok(self.ours.is_empty().then_some(removed))
-    }
-
     fn cleanup(&mut self, scope: CleanupScope, dry_run: bool) -> Result<Vec<CleanupItem>, BackendError> {
+        self.programmed = None;
         let mut items = Vec::new();
-        for key in self.recorded_servers()? {
-            let deleted =
-                if dry_run { Ok(0) } else { self.send(&[IpvsChange::DeleteServer(key)], &BTreeMap::new()) };
+        let ours = |_: &VirtualServerKey, server: &VirtualServer| server.is_ours();
+        for key in read_servers(&mut *self.kernel, ours).map_err(read_error)?.into_keys() {
+            let delete = [IpvsChange::DeleteServer(key)];
+            let deleted = if dry_run { Ok(0) } else { send(&mut *self.kernel, &delete, &BTreeMap::new()) };
             items.push(CleanupItem { kind: "virtual server", name: key.to_string(), error: deleted.err() });
         }
         for route in read_routes(&mut *self.kernel).map_err(read_error)? {
-            let deleted = if dry_run { Ok(0) } else { self.send_routes(&[RouteChange::Delete(route)]) };
-            items.push(CleanupItem {
-                kind: "local route",
-                name: route.range.to_string(),
-                error: deleted.err(),
-            });
+            let delete = [RouteChange::Delete(route)];
+            let deleted = if dry_run { Ok(0) } else { send_routes(&mut *self.kernel, &delete) };
+            let name = route.range.to_string();
+            items.push(CleanupItem { kind: "local route", name, error: deleted.err() });
         }
-        // Last: the table says which virtual servers are ours.
+        if interface::delete_ours(&mut *self.kernel, dry_run)? {
+            let name = interface::DUMMY_INTERFACE.to_owned();
+            items.push(CleanupItem { kind: "interface", name, error: None });
+        }
         items.extend(self.nft.cleanup(scope, dry_run)?);
-        self.programmed = None;
         Ok(items)
     }
 }

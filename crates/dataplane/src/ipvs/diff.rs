@@ -3,12 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use model::Protocol;
 
 use super::kernel::HeldServer;
 use super::message::{HeldRealServer, IpvsChange, RealServer, VirtualServerKey};
 use super::render::WantedServer;
+use super::route::{LocalRoute, RouteChange};
+
+/// How long the connections of a removed real server may go on.
+const TERMINATION: Duration = Duration::from_secs(15 * 60);
 
 /// A real server of a virtual server.
 pub(super) type RealKey = (VirtualServerKey, SocketAddr);
@@ -109,4 +114,58 @@ fn end_real(
         to.removals.push(IpvsChange::SetReal(*key, RealServer { address, weight: 0 }));
     }
     to.terminating.insert((*key, address));
+}
+
+/// Since when real servers get no new connections.
+#[derive(Debug, Default)]
+pub(super) struct Terminating {
+    since: BTreeMap<RealKey, Duration>,
+}
+
+impl Terminating {
+    /// Whether a real server has been terminating for too long; none if it was not terminating.
+    pub(super) fn is_over(&self, now: Duration) -> impl Fn(&RealKey) -> Option<bool> + use<'_> {
+        move |real| self.since.get(real).map(|since| now.saturating_sub(*since) >= TERMINATION)
+    }
+
+    /// Replaces what is known of the real servers of some virtual servers.
+    pub(super) fn remember(
+        &mut self,
+        diff: &ServerDiff,
+        now: Duration,
+        is_compared: impl Fn(&VirtualServerKey) -> bool,
+    ) {
+        self.since.retain(|real, _| !is_compared(&real.0) || diff.terminating.contains(real));
+        for real in &diff.terminating {
+            self.since.entry(*real).or_insert(now);
+        }
+    }
+}
+
+/// Changes of routes.
+#[derive(Debug, Default)]
+pub(super) struct RouteDiff {
+    pub(super) deleted: Vec<RouteChange>,
+    pub(super) replaced: Vec<RouteChange>,
+}
+
+impl RouteDiff {
+    pub(super) fn of(held: &BTreeSet<LocalRoute>, wanted: &BTreeSet<LocalRoute>) -> Self {
+        let is_wanted = |held: &&LocalRoute| wanted.iter().any(|route| route.range == held.range);
+        let deleted = held.iter().filter(|held| !is_wanted(held));
+        Self {
+            deleted: deleted.map(|route| RouteChange::Delete(*route)).collect(),
+            replaced: wanted.difference(held).map(|route| RouteChange::Replace(*route)).collect(),
+        }
+    }
+
+    /// Keeps what virtual servers need whose connections have not ended.
+    pub(super) fn without(mut self, lingering: &BTreeSet<VirtualServerKey>) -> Self {
+        let is_needed = |change: &RouteChange| {
+            let RouteChange::Delete(route) = change else { return false };
+            lingering.iter().any(|key| route.range.contains(&key.address))
+        };
+        self.deleted.retain(|change| !is_needed(change));
+        self
+    }
 }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use model::Family;
 use nix::errno::Errno;
 
+use super::interface::{self, HeldInterface, InterfaceChange};
 use super::kernel::{HeldServer, IpvsDump, IpvsKernel};
 use super::message::{
     HeldRealServer, IpvsChange, IpvsTimeouts, RealServer, VirtualServer, VirtualServerKey, decode_change,
@@ -18,6 +19,8 @@ use crate::nfnetlink::wire::{MessageWriter, messages};
 
 /// The number that the fake gives to IPVS.
 const FAMILY: u16 = 0x28;
+/// The number of the dummy interface.
+const INTERFACE_INDEX: u32 = 7;
 /// The kernel's limit of a weight.
 const MAX_WEIGHT: u32 = 65_535;
 
@@ -26,6 +29,8 @@ const MAX_WEIGHT: u32 = 65_535;
 pub struct FakeIpvs {
     servers: BTreeMap<VirtualServerKey, HeldServer>,
     routes: BTreeSet<LocalRoute>,
+    /// The dummy interface.
+    interface: Option<HeldInterface>,
     addresses: Vec<IpAddr>,
     missing: BTreeSet<&'static str>,
     timeouts: IpvsTimeouts,
@@ -144,6 +149,37 @@ impl FakeIpvs {
         if is_same_family && real.weight <= MAX_WEIGHT { Ok(&mut held.reals) } else { Err(Errno::EINVAL) }
     }
 
+    /// The addresses of the dummy interface, if there is one.
+    pub fn interface_addresses(&self) -> Option<Vec<IpAddr>> {
+        self.interface.as_ref().map(|held| held.addresses.iter().copied().collect())
+    }
+
+    /// Gives the node a dummy interface, as kube-proxy does.
+    pub fn add_foreign_interface(&mut self, addresses: &[IpAddr]) {
+        let addresses = addresses.iter().copied().collect();
+        self.interface = Some(HeldInterface { index: INTERFACE_INDEX, is_ours: false, addresses });
+    }
+
+    fn change_interface(&mut self, change: &InterfaceChange) -> Result<(), Errno> {
+        match (change, &mut self.interface) {
+            (InterfaceChange::Create, Some(_)) => return Err(Errno::EEXIST),
+            (InterfaceChange::Create, none) => {
+                let index = INTERFACE_INDEX;
+                *none = Some(HeldInterface { index, is_ours: true, addresses: BTreeSet::new() });
+            }
+            (_, None) => return Err(Errno::ENODEV),
+            (InterfaceChange::Adopt(_), Some(held)) => held.is_ours = true,
+            (InterfaceChange::Delete(_), held) => *held = None,
+            (InterfaceChange::AddAddress(_, address), Some(held)) => {
+                held.addresses.insert(*address).then_some(()).ok_or(Errno::EEXIST)?;
+            }
+            (InterfaceChange::DeleteAddress(_, address), Some(held)) => {
+                held.addresses.remove(address).then_some(()).ok_or(Errno::EADDRNOTAVAIL)?;
+            }
+        }
+        Ok(())
+    }
+
     fn change_route(&mut self, change: &RouteChange) -> Result<(), Errno> {
         match change {
             RouteChange::Replace(route) => {
@@ -197,6 +233,14 @@ impl IpvsKernel for FakeIpvs {
                 let held = self.servers.get(key).ok_or(refused)?;
                 held.reals.values().for_each(|real| encode_held_real(&mut out, real));
             }
+            IpvsDump::Interface | IpvsDump::Addresses(_) => {
+                let missing = NetlinkError::Refused { seq: 0, errno: Errno::ENODEV, text: None };
+                let family = match request {
+                    IpvsDump::Addresses(family) => Some(*family),
+                    _ => None,
+                };
+                interface::encode_held(&mut out, self.interface.as_ref().ok_or(missing)?, family);
+            }
             IpvsDump::Routes(family) => {
                 for held in self.routes.iter().filter(|held| Family::of(held.range.addr()) == *family) {
                     route::encode(&mut out, 0, &RouteChange::Replace(*held));
@@ -209,16 +253,13 @@ impl IpvsKernel for FakeIpvs {
     fn send_routes(&mut self, batch: &[u8]) -> Result<Vec<(u32, Errno)>, NetlinkError> {
         let mut refused = Vec::new();
         for raw in messages(batch) {
-            let outcome = match route::decode_change(raw) {
-                Some(change) => self.change_route(&change),
-                None => Err(Errno::EINVAL),
+            let outcome = match (route::decode_change(raw), interface::decode_change(raw)) {
+                (Some(change), _) => self.change_route(&change),
+                (None, Some(change)) => self.change_interface(&change),
+                (None, None) => Err(Errno::EINVAL),
             };
             refused.extend(outcome.err().map(|errno| (raw.header.seq, errno)));
         }
         Ok(refused)
-    }
-
-    fn local_addresses(&mut self) -> Vec<IpAddr> {
-        self.addresses.clone()
     }
 }

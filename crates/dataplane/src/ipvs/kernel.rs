@@ -2,24 +2,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use model::{Family, Protocol};
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
 use nix::errno::Errno;
 
-use super::abi;
 use super::message::{
     self, HeldRealServer, IpvsChange, IpvsTimeouts, VirtualServer, VirtualServerKey, decode_real,
     decode_server,
 };
 use super::route::{self, LocalRoute, RouteChange};
 use super::scheduler::IpvsScheduler;
+use super::{abi, interface};
+use crate::iptables::ruleset::{IpvsDestination, IpvsServers, IpvsVirtualServer};
 use crate::nfnetlink::abi::NLM_F_REQUEST;
 use crate::nfnetlink::wire::{Attrs, MessageHeader, MessageWriter, messages, whole};
 use crate::nfnetlink::{DumpEnd, NetlinkError, NetlinkSocket};
 use crate::nftables::apply::ConnectionCount;
+use crate::nftables::render::protocol_number;
 
 /// Messages per send: the acknowledgements of all have to fit into the receive buffer.
 const MESSAGES_PER_SEND: usize = 500;
@@ -37,11 +39,8 @@ pub trait IpvsKernel {
     /// The messages that answer a request.
     fn dump(&mut self, request: &IpvsDump) -> Result<Vec<u8>, NetlinkError>;
 
-    /// Sends changes of routes, which are applied one by one; returns the sequence numbers of the refused ones.
+    /// Sends changes of routes and interfaces, which are applied one by one; returns the sequence numbers of the refused ones.
     fn send_routes(&mut self, batch: &[u8]) -> Result<Vec<(u32, Errno)>, NetlinkError>;
-
-    /// The addresses of the node's interfaces.
-    fn local_addresses(&mut self) -> Vec<IpAddr>;
 }
 
 /// What to dump.
@@ -50,6 +49,10 @@ pub enum IpvsDump {
     VirtualServers,
     RealServers(VirtualServerKey),
     Routes(Family),
+    /// The dummy interface alone.
+    Interface,
+    /// The addresses of all interfaces.
+    Addresses(Family),
 }
 
 /// A kernel with several owners, such as a backend and a test that changes virtual servers behind its back.
@@ -68,10 +71,6 @@ impl<K: IpvsKernel> IpvsKernel for Arc<Mutex<K>> {
 
     fn send_routes(&mut self, batch: &[u8]) -> Result<Vec<(u32, Errno)>, NetlinkError> {
         self.lock().unwrap_or_else(PoisonError::into_inner).send_routes(batch)
-    }
-
-    fn local_addresses(&mut self) -> Vec<IpAddr> {
-        self.lock().unwrap_or_else(PoisonError::into_inner).local_addresses()
     }
 }
 
@@ -160,6 +159,14 @@ impl IpvsKernel for IpvsSocket {
             IpvsDump::Routes(family) => {
                 self.routes.request(route::dump_header(*family), route::put_dump, &mut take)?
             }
+            IpvsDump::Interface => {
+                self.routes.request(interface::link_request(), interface::put_link_request, &mut take)?
+            }
+            IpvsDump::Addresses(family) => self.routes.request(
+                interface::address_dump(*family),
+                interface::put_address_dump,
+                &mut take,
+            )?,
             IpvsDump::VirtualServers => self.generic.request(
                 message::dump_header(self.family, None),
                 |out| message::put_dump(out, None),
@@ -180,16 +187,6 @@ impl IpvsKernel for IpvsSocket {
     fn send_routes(&mut self, batch: &[u8]) -> Result<Vec<(u32, Errno)>, NetlinkError> {
         self.routes.send_each(batch)
     }
-
-    fn local_addresses(&mut self) -> Vec<IpAddr> {
-        let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
-        let addresses = interfaces.filter_map(|interface| {
-            let address = interface.address?;
-            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
-        });
-        addresses.collect()
-    }
 }
 
 /// A virtual server as the kernel holds it.
@@ -199,7 +196,7 @@ pub struct HeldServer {
     pub reals: BTreeMap<SocketAddr, HeldRealServer>,
 }
 
-fn dump(kernel: &mut dyn IpvsKernel, request: &IpvsDump) -> Result<Vec<u8>, NetlinkError> {
+pub(super) fn dump(kernel: &mut dyn IpvsKernel, request: &IpvsDump) -> Result<Vec<u8>, NetlinkError> {
     let mut attempt = 1;
     loop {
         match kernel.dump(request) {
@@ -236,14 +233,33 @@ pub(super) fn list_reals(
 /// The virtual servers that pass a filter, with their real servers.
 pub(super) fn read_servers(
     kernel: &mut dyn IpvsKernel,
-    wanted: impl Fn(&VirtualServerKey) -> bool,
+    wanted: impl Fn(&VirtualServerKey, &VirtualServer) -> bool,
 ) -> Result<BTreeMap<VirtualServerKey, HeldServer>, NetlinkError> {
     let mut held = BTreeMap::new();
-    for (key, (server, _)) in list_servers(kernel)?.into_iter().filter(|(key, _)| wanted(key)) {
+    let servers = list_servers(kernel)?.into_iter().map(|(key, (server, _))| (key, server));
+    for (key, server) in servers.filter(|(key, server)| wanted(key, server)) {
         let reals = list_reals(kernel, &key)?;
         held.insert(key, HeldServer { server, reals });
     }
     Ok(held)
+}
+
+/// The virtual servers of other programs, such as kube-proxy, as `ipvsadm -Sn` lists them.
+pub fn foreign_servers(kernel: &mut dyn IpvsKernel) -> Result<IpvsServers, NetlinkError> {
+    let server = |(key, held): (VirtualServerKey, HeldServer)| {
+        let destinations = held
+            .reals
+            .values()
+            .map(|real| IpvsDestination { address: real.server.address, weight: real.server.weight });
+        let server = IpvsVirtualServer {
+            scheduler: held.server.scheduler,
+            persistence: held.server.persistence,
+            destinations: destinations.collect(),
+        };
+        ((protocol_number(key.protocol), SocketAddr::new(key.address, key.port)), server)
+    };
+    let held = read_servers(kernel, |_, server| !server.is_ours())?;
+    Ok(IpvsServers(held.into_iter().map(server).collect()))
 }
 
 /// Our routes.
@@ -309,7 +325,7 @@ pub(super) fn send_route_changes(
     send_all(changes, route::encode, |batch| kernel.send_routes(batch))
 }
 
-fn send_all<C: Clone>(
+pub(super) fn send_all<C: Clone>(
     changes: &[C],
     encode: impl Fn(&mut MessageWriter, u32, &C),
     mut send: impl FnMut(&[u8]) -> Result<Vec<(u32, Errno)>, NetlinkError>,

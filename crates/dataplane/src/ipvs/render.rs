@@ -10,6 +10,7 @@ use model::forward::{
 use model::hash::{BASIS_64, fnv1a_64};
 use model::{Family, ServiceKey};
 
+use super::abi;
 use super::backend::IpvsSettings;
 use super::message::{RealServer, VirtualServer, VirtualServerKey};
 use super::route::LocalRoute;
@@ -51,7 +52,7 @@ pub(super) fn servers_of(
     let (scheduler, reals) = reals(port.endpoints(policy), settings);
     let server = VirtualServer {
         scheduler: scheduler.as_str().to_owned(),
-        flags: scheduler.flags(),
+        flags: scheduler.flags() | abi::OWNER,
         persistence: port.affinity_seconds,
     };
     let wanted = WantedServer { service: port.service.clone(), server, reals };
@@ -101,7 +102,7 @@ fn place(node: &str, address: SocketAddr) -> u64 {
 
 /// The range that has to be local for a frontend: its ServiceCIDR, or its address alone. None for node ports, and for
 /// what the nftables backend carries.
-pub(super) fn local_range(frontend: &Frontend, node: &NodeRules) -> Option<IpNet> {
+fn local_range(frontend: &Frontend, node: &NodeRules) -> Option<IpNet> {
     let FrontendHost::Address(address) = frontend.address.host else { return None };
     node.is_forwarded_by_ipvs(frontend).then_some(())?;
     let cidr = node.service_cidrs.iter().find(|cidr| cidr.contains(&address));
@@ -109,14 +110,27 @@ pub(super) fn local_range(frontend: &Frontend, node: &NodeRules) -> Option<IpNet
     Some(cidr.copied().unwrap_or_else(|| IpNet::from(address)))
 }
 
-pub(super) fn route(range: IpNet, node: &NodeRules) -> LocalRoute {
-    let family = Family::of(range.addr());
-    let sources = node.ipvs_sources.iter().flatten().copied();
-    let source = sources.filter(|source| node.addresses.contains(source));
-    LocalRoute { range, source: source.into_iter().find(|source| Family::of(*source) == family) }
+/// The same, with the address itself where it is on the dummy interface.
+pub(super) fn local_ranges(frontend: &Frontend, node: &NodeRules, settings: &IpvsSettings) -> Vec<IpNet> {
+    let range = local_range(frontend, node);
+    let mut ranges: Vec<IpNet> = range.into_iter().collect();
+    let is_on_interface = frontend.kind == FrontendKind::ClusterIp || range.is_some();
+    if let (FrontendHost::Address(address), true) =
+        (frontend.address.host, settings.has_dummy_interface && is_on_interface)
+    {
+        ranges.push(address.into());
+        ranges.dedup();
+    }
+    ranges
 }
 
-/// A frontend as the nftables backend gets it: what IPVS forwards passes.
+pub(super) fn route(range: IpNet, node: &NodeRules) -> LocalRoute {
+    let family = Family::of(range.addr());
+    let is_source = |ip: &IpAddr| Family::of(*ip) == family && node.addresses.contains(ip);
+    LocalRoute { range, source: node.primary.iter().copied().find(is_source) }
+}
+
+/// Frontends as the nftables backend gets them: what IPVS forwards passes.
 pub(super) fn nft_frontends(frontends: &[Frontend], node: &NodeRules) -> Vec<Frontend> {
     let derive = |frontend: &Frontend| match node.is_forwarded_by_ipvs(frontend) {
         true => Frontend { outside: FrontendAction::Pass, ..frontend.clone() },

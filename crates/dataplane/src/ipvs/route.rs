@@ -25,14 +25,14 @@ pub enum RouteChange {
     Delete(LocalRoute),
 }
 
-fn octets(address: IpAddr) -> Vec<u8> {
+pub(super) fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
     }
 }
 
-fn family_number(family: Family) -> u8 {
+pub(super) fn family_number(family: Family) -> u8 {
     match family {
         Family::V4 => abi::AF_INET as u8,
         Family::V6 => abi::AF_INET6 as u8,
@@ -109,7 +109,7 @@ pub(super) fn decode_change(raw: RawMessage<'_>) -> Option<RouteChange> {
     }
 }
 
-fn address(bytes: &[u8]) -> Option<IpAddr> {
+pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(|bytes| IpAddr::from(Ipv4Addr::from(bytes)));
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(|bytes| IpAddr::from(Ipv6Addr::from(bytes)))).ok()
 }

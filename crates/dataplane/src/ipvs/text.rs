@@ -7,12 +7,10 @@ use model::ForwardingTable;
 use super::backend::IpvsSettings;
 use super::kernel::{IpvsKernel, read_routes, read_servers};
 use super::message::{VirtualServer, VirtualServerKey};
-use super::ownership::RecordedFrontends;
 use super::render;
 use super::route::LocalRoute;
 use crate::nfnetlink::NetlinkError;
 use crate::nftables::diff::DiffLine;
-use crate::nftables::ir::Ruleset;
 
 /// What a kernel holds or should hold: object -> content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,18 +31,16 @@ impl IpvsListing {
             listing.services.insert(name, wanted.service.to_string());
         }
         let frontends = table.services().flat_map(|(_, frontends)| frontends);
-        for range in frontends.filter_map(|frontend| render::local_range(frontend, &table.node)) {
+        for range in frontends.flat_map(|frontend| render::local_ranges(frontend, &table.node, settings)) {
             listing.add_route(&render::route(range, &table.node));
         }
         listing
     }
 
-    /// What a kernel holds, of what is ours by the rules that it holds.
-    pub fn read(kernel: &mut dyn IpvsKernel, rules: &Ruleset) -> Result<Self, NetlinkError> {
-        let recorded = RecordedFrontends::read(rules);
-        let addresses = kernel.local_addresses();
+    /// What a kernel holds of ours.
+    pub fn read(kernel: &mut dyn IpvsKernel) -> Result<Self, NetlinkError> {
         let mut listing = Self::default();
-        for (key, held) in read_servers(kernel, |key| recorded.has(key, &addresses))? {
+        for (key, held) in read_servers(kernel, |_, server| server.is_ours())? {
             let reals = held.reals.values().map(|real| (real.server.address, real.server.weight));
             listing.add_server(&key, &held.server, reals);
         }

@@ -53,7 +53,8 @@ impl ChangeCause {
     pub fn remedy(self) -> &'static str {
         match self {
             Self::LocalhostNodePort => {
-                "let the client use the cluster IP, or the node port on an address of the node"
+                "let the client use the cluster IP, or the node port on an address of the node; or serve TCP there: \
+                 feature gate KubeProxyNFTablesLocalhostNodePorts, and localhost in nodePortAddresses"
             }
             Self::NodePortAddress => {
                 "if clients use this address, set nodePortAddresses to [all] or to ranges that contain it"
@@ -67,8 +68,8 @@ impl ChangeCause {
                  forwarded instead of dropped"
             }
             Self::Scheduler => {
-                "where clients must keep their endpoint, set sessionAffinity to ClientIP; least-connection \
-                 schedulers have no equivalent"
+                "where clients must keep their endpoint, set sessionAffinity to ClientIP; for least-connection \
+                 schedulers use mode ipvs"
             }
             Self::ChainUsed => {
                 "configure the owner of this rule to masquerade on its own, such as without externalSetMarkChain in \

@@ -2,16 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use model::Family;
+use model::{Family, ForwardingTable};
 
 use super::compare::{ChangeCause, FlowChange};
 use super::{FlowOrigin, FlowOutcome, FlowTarget, MigrationFlow};
-use crate::backend::TracedVerdict;
+use crate::backend::{BackendError, NodeBackend, TracedVerdict};
+use crate::iptables::IptablesBackend;
+use crate::iptables::fake::FakeIptables;
+use crate::iptables::render::KernelFeatures;
 use crate::iptables::ruleset::{
     ConnectionState, IpSets, IptablesEvaluation, IptablesMatch, IptablesNode, IptablesRule, IptablesRuleset,
     IptablesTarget, IpvsServers, evaluate, evaluate_rewritten, evaluate_state,
 };
+use crate::ipvs::IpvsScheduler;
 use crate::nftables::ir::Ruleset;
 use crate::nftables::render::protocol_number;
 use crate::nftables::trace::{self as nftables, Evaluation, NodeAddresses, TracedPacket};
@@ -85,6 +90,20 @@ impl InstalledRules {
         }
     }
 
+    /// These rules with our chains of mode iptables among them.
+    pub(super) fn with_chains_of(&self, table: &ForwardingTable) -> Result<Self, BackendError> {
+        let mut rules = match self {
+            Self::Iptables(rules) => (**rules).clone(),
+            Self::Nftables(_) => InstalledIptables::default(),
+        };
+        let fake = FakeIptables::with_rules([rules.v4, rules.v6]);
+        let fake = Arc::new(Mutex::new(fake));
+        IptablesBackend::new(Box::new(fake.clone()), KernelFeatures::default()).load(table)?;
+        let held = fake.lock().unwrap_or_else(PoisonError::into_inner);
+        (rules.v4, rules.v6) = (held.ruleset(Family::V4).clone(), held.ruleset(Family::V6).clone());
+        Ok(Self::Iptables(Box::new(rules)))
+    }
+
     /// What our rules and these do with a packet, given what ours alone do.
     pub(super) fn after(
         &self,
@@ -124,11 +143,20 @@ impl InstalledRules {
     }
 
     /// Changes that no packet shows: schedulers that remember or compare, and rules of other programs that use a chain
-    /// of kube-proxy.
-    pub(super) fn other_changes(&self, flows: &[MigrationFlow]) -> Vec<FlowChange> {
+    /// of kube-proxy that is not among the rules then. `scheduler` is that of our mode ipvs.
+    pub(super) fn other_changes(
+        &self,
+        flows: &[MigrationFlow],
+        scheduler: Option<IpvsScheduler>,
+        then: &Self,
+    ) -> Vec<FlowChange> {
         let Self::Iptables(rules) = self else { return Vec::new() };
-        let mut changes = rules.schedulers(flows);
-        changes.extend(rules.users_of_chains());
+        let stays = |family: Family, table: &str, chain: &str| match then {
+            Self::Iptables(then) => then.of(family).chain(table, chain).is_some(),
+            Self::Nftables(_) => false,
+        };
+        let mut changes = rules.schedulers(flows, scheduler);
+        changes.extend(rules.users_of_chains(&stays));
         changes
     }
 }
@@ -182,12 +210,29 @@ fn is_invalid_drop(rule: &IptablesRule) -> bool {
     rule.target == Some(IptablesTarget::Drop) && rule.matches.iter().any(matches_state)
 }
 
+impl Default for InstalledIptables {
+    /// No rules.
+    fn default() -> Self {
+        Self {
+            v4: IptablesRuleset::new(Family::V4),
+            v6: IptablesRuleset::new(Family::V6),
+            sets: IpSets::default(),
+            virtual_servers: IpvsServers::default(),
+            has_counters: false,
+        }
+    }
+}
+
 impl InstalledIptables {
-    fn family(&self, flow: &MigrationFlow) -> &IptablesRuleset {
-        match Family::of(flow.packet.dst.ip()) {
+    fn of(&self, family: Family) -> &IptablesRuleset {
+        match family {
             Family::V4 => &self.v4,
             Family::V6 => &self.v6,
         }
+    }
+
+    fn family(&self, flow: &MigrationFlow) -> &IptablesRuleset {
+        self.of(Family::of(flow.packet.dst.ip()))
     }
 
     fn evaluate(&self, flow: &MigrationFlow, node: &IptablesNode) -> Result<IptablesEvaluation, String> {
@@ -254,14 +299,19 @@ impl InstalledIptables {
         }
     }
 
-    /// One change per virtual server whose scheduler is neither rr nor wrr: endpoints are then not chosen at random.
-    fn schedulers(&self, flows: &[MigrationFlow]) -> Vec<FlowChange> {
+    /// One change per virtual server with another scheduler than ours. In other modes endpoints are chosen at random, from
+    /// which neither rr nor wrr differs for long.
+    fn schedulers(&self, flows: &[MigrationFlow], ours: Option<IpvsScheduler>) -> Vec<FlowChange> {
+        let is_same = |scheduler: &str| match ours {
+            Some(ours) => scheduler == ours.as_str(),
+            None => matches!(scheduler, "rr" | "wrr"),
+        };
         let mut seen: BTreeSet<(u8, SocketAddr)> = BTreeSet::new();
         let mut changes = Vec::new();
         for flow in flows {
             let key = (protocol_number(flow.packet.protocol), flow.packet.dst);
             let Some(server) = self.virtual_servers.0.get(&key) else { continue };
-            if matches!(server.scheduler.as_str(), "rr" | "wrr") || !seen.insert(key) {
+            if is_same(&server.scheduler) || !seen.insert(key) {
                 continue;
             }
             changes.push(FlowChange {
@@ -270,7 +320,10 @@ impl InstalledIptables {
                 origins: [flow.origin].into(),
                 address: flow.packet.dst.to_string(),
                 before: format!("scheduler {}", server.scheduler),
-                after: "random choice".to_owned(),
+                after: match ours {
+                    Some(ours) => format!("scheduler {}", ours.as_str()),
+                    None => "random choice".to_owned(),
+                },
                 cause: ChangeCause::Scheduler,
                 rule: None,
                 packets: None,
@@ -280,7 +333,7 @@ impl InstalledIptables {
     }
 
     /// Rules of other programs that jump to chains of kube-proxy, such as KUBE-MARK-MASQ.
-    fn users_of_chains(&self) -> Vec<FlowChange> {
+    fn users_of_chains(&self, stays: &dyn Fn(Family, &str, &str) -> bool) -> Vec<FlowChange> {
         let mut changes = Vec::new();
         for ruleset in [&self.v4, &self.v6] {
             for (table_name, table) in &ruleset.tables {
@@ -289,8 +342,8 @@ impl InstalledIptables {
                     chain.policy.is_none() && !name.starts_with("KUBE-")
                 });
                 for (name, chain) in foreign {
-                    let used =
-                        chain.rules.iter().find_map(|rule| rule.chain().filter(|to| is_kube_proxys(to)));
+                    let is_gone = |to: &&str| is_kube_proxys(to) && !stays(ruleset.family, table_name, to);
+                    let used = chain.rules.iter().find_map(|rule| rule.chain().filter(is_gone));
                     let Some(used) = used else { continue };
                     changes.push(FlowChange {
                         service: None,

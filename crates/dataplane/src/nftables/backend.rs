@@ -11,7 +11,7 @@ use super::apply::{
     read_and_compare,
 };
 use super::cleanup;
-use super::ir::{Ruleset, TableId};
+use super::ir::{NftName, Ruleset, TableId};
 use super::kernel::Kernel;
 use super::render::{RenderedChange, Renderer, SetName, SetSizes, initial_load, table_id};
 use super::trace;
@@ -82,6 +82,19 @@ impl NftablesBackend {
             }
             (ruleset, None) => Ok(ruleset),
         }
+    }
+
+    /// Whether the kernel holds our rules as mode nftables has them: without the set of mode ipvs.
+    pub(crate) fn holds_mode_nftables(&mut self) -> Result<bool, BackendError> {
+        let (held, _) = read(&mut *self.kernel, &our_tables())?;
+        let is_of_ipvs = |name: &NftName| SetName::parse(name) == Some(SetName::LocalLoadBalancers);
+        let mut sets = held.tables.values().flat_map(|table| table.sets.keys());
+        Ok(!held.tables.is_empty() && !sets.any(is_of_ipvs))
+    }
+
+    /// Deletes those of these tables that the kernel holds.
+    pub(crate) fn delete_tables(&mut self, tables: &[TableId]) -> Result<(), BackendError> {
+        cleanup::delete(&mut *self.kernel, tables)
     }
 
     /// Whether every transaction since the last comparison was ours.

@@ -6,6 +6,7 @@ use super::ir::{NftChange, NftFamily, NftName, TableId};
 use super::kernel::{DumpRequest, Kernel};
 use super::{render, sidecar_redirect};
 use crate::backend::{BackendError, CleanupItem, CleanupScope};
+use crate::ipvs::guard;
 use crate::nfnetlink::NetlinkError;
 use crate::nfnetlink::wire::messages;
 
@@ -29,9 +30,20 @@ pub(super) fn cleanup(
     Ok(items.collect())
 }
 
+/// Deletes those of these tables that the kernel holds.
+pub(super) fn delete(kernel: &mut dyn Kernel, tables: &[TableId]) -> Result<(), BackendError> {
+    let held = list_tables(kernel)
+        .map_err(|error| BackendError::failed(format!("cannot list the tables: {error}")))?;
+    let held = held.into_iter().filter(|table| tables.contains(table));
+    let changes: Vec<NftChange> = held.map(|table| NftChange::DeleteTable { table }).collect();
+    if changes.is_empty() { Ok(()) } else { Ok(apply(kernel, &changes)?) }
+}
+
 fn is_in_scope(table: &TableId, scope: CleanupScope) -> bool {
+    // After a change of the mode, the connections of mode ipvs need theirs.
+    let others = [sidecar_redirect::TABLE, guard::TABLE];
     let ours = table.name == render::TABLE
-        || (scope != CleanupScope::NodeProxy && table.name == sidecar_redirect::TABLE);
+        || (scope != CleanupScope::NodeProxy && others.iter().any(|other| table.name == *other));
     let kube_proxys = scope == CleanupScope::AllProxies && table.name == KUBE_PROXY;
     matches!(table.family, NftFamily::Ip | NftFamily::Ip6) && (ours || kube_proxys)
 }

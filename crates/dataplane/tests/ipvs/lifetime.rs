@@ -10,15 +10,12 @@ use dataplane::conntrack::{AccountedEntry, ConntrackSocket};
 use dataplane::ipvs::{
     IpvsBackend, IpvsChange, IpvsScheduler, IpvsSettings, IpvsSocket, VirtualServer, probe, server_counts,
 };
-use dataplane::nfnetlink::NetlinkSocket;
-use dataplane::nftables::apply::apply_diff;
-use dataplane::nftables::ir::Ruleset;
-use dataplane::nftables::sidecar_redirect::{self, SidecarRedirect};
 use model::forward::FirstPacket;
 use model::{Family, ForwardingTable, Protocol};
 
 use super::connect::{Hope, Seen, open};
 use super::machine::{Machine, change, listing};
+use super::moves;
 use super::service::{TestService, key, web};
 use super::site::Site;
 
@@ -74,8 +71,8 @@ pub(crate) fn schedulers_weights_and_lifetimes(site: &Site, machine: &Machine, s
         ("affinity", affinity),
         ("node ports, load balancer IPs and counts", places_and_counts),
         ("restart", restart),
-        ("another mode", another_mode),
-        ("to mode nftables and back", to_nftables_and_back),
+        ("counters of mode iptables", moves::nfacct_counts),
+        ("changes of the mode under load", moves::change_the_mode_under_load),
         ("cleanup beside a foreign virtual server", cleanup),
     ];
     for (name, step) in steps {
@@ -135,31 +132,6 @@ fn echo(stream: &mut TcpStream, word: &[u8]) {
 /// A connection to the cluster IP that stays open.
 fn hold(site: &Site) -> (SocketAddr, TcpStream) {
     site.others.within(|| open(CLUSTER_IP.parse().unwrap()).unwrap())
-}
-
-/// Mode iptables takes over: open connections go on, and nothing is left when they have ended. Its part here is a chain of
-/// type nat, without which the kernel no longer translates addresses.
-fn another_mode(site: &Site, machine: &Machine) {
-    let redirect = SidecarRedirect { services: &[], port: 1, uid: None };
-    let (none, chain) = (Ruleset::default(), sidecar_redirect::render(&redirect));
-    let mut nft = NetlinkSocket::open().unwrap();
-    apply_diff(&mut nft, &none, &chain).unwrap();
-    machine.backend().load(&only_cluster_ip(2).table()).unwrap();
-    let (_, mut stream) = hold(site);
-    let mut left = machine.backend();
-    assert!(left.retire().unwrap().is_none(), "a connection is open");
-    echo(&mut stream, b"still here");
-    // A new process knows which are ours by the route.
-    let mut left = machine.backend();
-    assert!(left.has_leftovers().unwrap());
-    assert!(left.retire().unwrap().is_none());
-    echo(&mut stream, b"still here");
-    machine.pass(15 * 60);
-    assert!(left.retire().unwrap().is_some());
-    let held = listing();
-    assert!(held.iter().all(|line| !line.contains("0A60")), "{held:?}");
-    assert!(!left.has_leftovers().unwrap());
-    apply_diff(&mut nft, &chain, &none).unwrap();
 }
 
 /// A table of two pods, and one without that which an open connection has.
@@ -284,36 +256,6 @@ fn restart(site: &Site, machine: &Machine) {
     assert!(!loaded.is_initial && loaded.transactions == 0, "{loaded:?}");
     assert_eq!(listing(), before);
     echo(&mut stream, b"still here");
-}
-
-/// Connections stay open, and new ones are answered in between.
-fn to_nftables_and_back(site: &Site, machine: &Machine) {
-    let ipvs = only_cluster_ip(2).table();
-    let mut nftables = ipvs.clone();
-    nftables.node.ipvs_sources = None;
-    machine.backend().load(&ipvs).unwrap();
-    let (_, mut by_ipvs) = hold(site);
-    let mut leaving = machine.backend();
-    assert!(leaving.has_leftovers().unwrap());
-    leaving.load(&nftables).unwrap();
-    echo(&mut by_ipvs, b"still here");
-    let (_, mut by_rules) = hold(site);
-    echo(&mut by_rules, b"here");
-    leaving.reconcile(&nftables).unwrap();
-    echo(&mut by_ipvs, b"still here");
-    let mut back = machine.backend();
-    back.load(&ipvs).unwrap();
-    for stream in [&mut by_ipvs, &mut by_rules] {
-        echo(stream, b"still here");
-    }
-    assert_eq!(counts(&spread(site, 4)), [2, 2]);
-    drop(by_ipvs);
-    leaving = machine.backend();
-    leaving.load(&nftables).unwrap();
-    machine.pass(15 * 60);
-    leaving.reconcile(&nftables).unwrap();
-    assert!(!leaving.has_leftovers().unwrap(), "{:?}", listing());
-    echo(&mut by_rules, b"still here");
 }
 
 fn cleanup(_: &Site, machine: &Machine) {

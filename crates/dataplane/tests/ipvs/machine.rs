@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dataplane::ipvs::message::encode;
-use dataplane::ipvs::{IpvsBackend, IpvsChange, IpvsKernel, IpvsSettings, IpvsSocket};
+use dataplane::ipvs::{IpvsBackend, IpvsChange, IpvsKernel, IpvsLeftovers, IpvsSettings, IpvsSocket};
+use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nfnetlink::wire::MessageWriter;
 use dataplane::nftables::NftablesBackend;
 
@@ -26,6 +27,14 @@ impl Machine {
         let time = Box::new(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
         let nft = NftablesBackend::open().unwrap();
         IpvsBackend::new(nft, Box::new(IpvsSocket::open().unwrap()), settings, time)
+    }
+
+    /// What mode ipvs left to another mode.
+    pub(crate) fn leftovers(&self) -> IpvsLeftovers {
+        let seconds = self.seconds.clone();
+        let time = Box::new(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
+        let nft = NetlinkSocket::open().unwrap();
+        IpvsLeftovers::new(Box::new(nft), Box::new(IpvsSocket::open().unwrap()), time)
     }
 
     pub(crate) fn pass(&self, seconds: u64) {

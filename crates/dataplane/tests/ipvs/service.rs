@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use dataplane::ipvs::VirtualServerKey;
 use model::forward::{
-    EndpointSet, ForwardedEndpoint, ForwardedPort, Frontend, FrontendAction, FrontendAddress, FrontendKind,
-    LocalTrafficDetector, Masquerade, NodeRules,
+    EndpointSet, ForwardedEndpoint, ForwardedPort, ForwardingMode, Frontend, FrontendAction, FrontendAddress,
+    FrontendKind, LocalTrafficDetector, Masquerade, NodeRules,
 };
 use model::{Family, ForwardingTable, Protocol, ServiceKey, TrafficPolicy};
 
@@ -55,7 +55,8 @@ impl TestService {
             detect_local: LocalTrafficDetector::Ranges { v4: "10.1.0.0/16".parse().ok(), v6: None },
             service_cidrs: ["10.96.0.0/16".parse().unwrap()].into(),
             addresses: OWN.iter().map(|text| text.parse().unwrap()).collect(),
-            ipvs_sources: Some(["198.51.100.1".parse().unwrap(), "2001:db8:51::1".parse().unwrap()].into()),
+            mode: ForwardingMode::Ipvs,
+            primary: ["198.51.100.1".parse().unwrap(), "2001:db8:51::1".parse().unwrap()].into(),
             ..NodeRules::default()
         };
         let mut table = ForwardingTable::new(node);
@@ -108,6 +109,7 @@ impl TestService {
 
 /// A table of another mode as one of mode ipvs.
 pub(crate) fn as_ipvs(mut table: ForwardingTable) -> ForwardingTable {
-    table.node.ipvs_sources = Some(table.node.addresses.clone());
+    table.node.mode = ForwardingMode::Ipvs;
+    table.node.primary = table.node.addresses.clone();
     table
 }

@@ -34,6 +34,11 @@ impl Site {
         Site { own, pods, others }
     }
 
+    /// The namespace of a pod.
+    pub(crate) fn pod(&self, index: u8) -> &Neighbour {
+        &self.pods[&index]
+    }
+
     /// One more pod.
     pub(crate) fn add_pod(&mut self, index: u8) {
         self.pods.insert(index, pod(index));

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
+use super::ImageVariant::{Iptables, Plain};
 use super::*;
 use crate::contents::{Pages, SystemdFiles};
+use crate::debian::{PinnedPackage, UnpackedPackage};
 
 fn contents(architecture: &str) -> PackageContents {
     PackageContents {
@@ -16,7 +18,24 @@ fn contents(architecture: &str) -> PackageContents {
         licence: b"Apache".to_vec(),
         third_party: "MIT".to_owned(),
         sbom: r#"{"bomFormat":"CycloneDX"}"#.to_owned(),
+        iptables_sbom: r#"{"bomFormat":"CycloneDX","components":[]}"#.to_owned(),
+        debian: vec![debian(architecture)],
         systemd: SystemdFiles::default(),
+    }
+}
+
+/// A package with the names of the programs.
+fn debian(architecture: &str) -> UnpackedPackage {
+    let names = toolbox::iptables::FLAVOURS.into_iter().flat_map(toolbox::iptables::names);
+    UnpackedPackage {
+        pin: PinnedPackage {
+            name: "iptables".to_owned(),
+            version: "1.8.9-2".to_owned(),
+            architecture: architecture.to_owned(),
+            checksum: String::new(),
+            licence: "GPL-2.0-only".to_owned(),
+        },
+        files: names.map(|name| Packed::link(format!("usr/sbin/{name}"), "xtables")).collect(),
     }
 }
 
@@ -39,7 +58,7 @@ fn json_at(files: &BTreeMap<String, Vec<u8>>, path: &str) -> Value {
 
 #[test]
 fn every_descriptor_leads_to_a_blob_of_its_digest_and_size() {
-    let files = files(&pack(&[contents("amd64"), contents("arm64")]).expect("an image"));
+    let files = files(&pack(&[contents("amd64"), contents("arm64")], Iptables).expect("an image"));
     let mut open = vec![json_at(&files, "index.json")];
     let mut seen = 0;
     while let Some(value) = open.pop() {
@@ -57,7 +76,7 @@ fn every_descriptor_leads_to_a_blob_of_its_digest_and_size() {
         );
     }
     // The subject of each SBOM leads to an image once more.
-    assert!(seen >= 11, "{seen}");
+    assert!(seen >= 13, "{seen}");
     for path in files.keys().filter(|path| path.starts_with("blobs/sha256/") && !path.ends_with('/')) {
         assert_eq!(layout::digest(&files[path]), path.replacen("blobs/sha256/", "sha256:", 1));
     }
@@ -65,12 +84,12 @@ fn every_descriptor_leads_to_a_blob_of_its_digest_and_size() {
 
 #[test]
 fn index_holds_each_architecture_and_its_sbom() {
-    let files = files(&pack(&[contents("amd64"), contents("arm64")]).expect("an image"));
+    let files = files(&pack(&[contents("amd64"), contents("arm64")], Iptables).expect("an image"));
     let top = json_at(&files, "index.json");
     assert_eq!(top["manifests"].as_array().map(Vec::len), Some(1), "skopeo asks for a name otherwise");
     assert_eq!(
         top["manifests"][0]["annotations"]["io.containerd.image.name"],
-        "docker.io/library/zoneward:1.2.3"
+        "docker.io/library/zoneward:1.2.3-iptables"
     );
     let index = json_at(&files, &layout::path(&top["manifests"][0]));
     let manifests = index["manifests"].as_array().expect("a list");
@@ -87,25 +106,52 @@ fn index_holds_each_architecture_and_its_sbom() {
 
 #[test]
 fn docker_reads_the_same_blobs() {
-    let files = files(&pack(&[contents("amd64"), contents("arm64")]).expect("an image"));
+    let files = files(&pack(&[contents("amd64"), contents("arm64")], Iptables).expect("an image"));
     let docker = json_at(&files, "manifest.json");
     assert_eq!(docker.as_array().map(Vec::len), Some(1));
-    assert_eq!(docker[0]["RepoTags"], json!(["zoneward:1.2.3"]));
+    assert_eq!(docker[0]["RepoTags"], json!(["zoneward:1.2.3-iptables"]));
     let config = json_at(&files, docker[0]["Config"].as_str().expect("a path"));
     assert_eq!(config["architecture"], "amd64");
-    let layer = &files[docker[0]["Layers"][0].as_str().expect("a path")];
-    let mut filesystem = Vec::new();
-    flate2::read::GzDecoder::new(&layer[..]).read_to_end(&mut filesystem).expect("gzip");
-    assert_eq!(config["rootfs"]["diff_ids"], json!([layout::digest(&filesystem)]));
+    let digests = [0, 1].map(|layer| {
+        let layer = &files[docker[0]["Layers"][layer].as_str().expect("a path")];
+        let mut filesystem = Vec::new();
+        flate2::read::GzDecoder::new(&layer[..]).read_to_end(&mut filesystem).expect("gzip");
+        layout::digest(&filesystem)
+    });
+    assert_eq!(config["rootfs"]["diff_ids"], json!(digests));
+}
+
+#[test]
+fn variants_share_the_layer_of_the_program_and_releases_that_of_iptables() {
+    let layers = |version: &str, variant: ImageVariant| {
+        let contents =
+            PackageContents { version: version.to_owned(), program: version.into(), ..contents("amd64") };
+        let files = files(&pack(&[contents], variant).expect("an image"));
+        json_at(&files, "manifest.json")[0]["Layers"].as_array().cloned().expect("a list")
+    };
+    let (plain, one, other) = (layers("1.2.3", Plain), layers("1.2.3", Iptables), layers("1.2.4", Iptables));
+    assert_eq!(plain[..], one[..1]);
+    assert_ne!(one[0], other[0]);
+    assert_eq!(one[1..], other[1..]);
+}
+
+#[test]
+fn package_without_a_program_is_refused() {
+    let mut contents = contents("amd64");
+    contents.debian[0].files.retain(|file| file.path() != "usr/sbin/ip6tables-nft-save");
+    let error = pack(&[contents], Iptables).expect_err("a program is missing");
+    assert!(error.to_string().contains("usr/sbin/ip6tables-nft-save"), "{error}");
 }
 
 #[test]
 fn same_contents_give_the_same_bytes_and_mixed_versions_are_refused() {
     let both = [contents("amd64"), contents("arm64")];
-    assert_eq!(pack(&both).expect("an image"), pack(&both.clone()).expect("an image"));
+    for variant in ImageVariant::ALL {
+        assert_eq!(pack(&both, variant).expect("an image"), pack(&both.clone(), variant).expect("an image"));
+    }
     let [one, mut other] = both;
     other.version = "1.2.4".to_owned();
-    let error = pack(&[one, other]).expect_err("two versions");
+    let error = pack(&[one, other], Plain).expect_err("two versions");
     assert!(error.to_string().contains("1.2.3 and 1.2.4"), "{error}");
-    assert!(pack(&[]).is_err());
+    assert!(pack(&[], Plain).is_err());
 }

@@ -6,16 +6,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
+use dist::image::ImageVariant;
 use serde_json::{Value, json};
 
 use super::containerd::Containerd;
-use super::manifests::{Role, objects};
+use super::manifests::Role;
 use super::{Scratch, run, until};
 
 /// What every container of a test shares.
 pub(crate) struct Runtime {
     pub(crate) scratch: Scratch,
     containerd: Containerd,
+    variant: ImageVariant,
     pub(crate) rootfs: PathBuf,
 }
 
@@ -28,12 +30,12 @@ pub(crate) struct Container {
 }
 
 impl Runtime {
-    pub(crate) fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str, variant: ImageVariant) -> Self {
         let scratch = Scratch::new(name);
-        let rootfs = super::readers::unpack(&scratch).join("rootfs");
+        let rootfs = super::readers::unpack(&scratch, variant).join("rootfs");
         let containerd = Containerd::start(&scratch);
-        containerd.import();
-        Self { scratch, containerd, rootfs }
+        containerd.import(variant);
+        Self { scratch, containerd, variant, rootfs }
     }
 
     /// The specification for the rights of a role.
@@ -53,7 +55,7 @@ impl Runtime {
         if role.may_escalate() {
             flags.push("--allow-new-privs".to_owned());
         }
-        let mut spec = self.containerd.spec(&flags);
+        let mut spec = self.containerd.spec(self.variant, &flags);
         let (user, group) = role.user();
         spec["process"]["user"] = json!({"uid": user, "gid": group});
         // Of `ctr` alone: the kubelet gives neither a writable /run nor this limit.
@@ -120,7 +122,8 @@ impl Runtime {
             let volume = volume.into_iter().find(|volume| volume["name"] == mount["name"]);
             let volume = volume.unwrap_or_else(|| panic!("{}: no volume for {mount}", role.name));
             let folder = self.volume(role, volume, secrets);
-            let place = folder.join(mount["subPath"].as_str().unwrap_or_default());
+            // Joined with nothing, a path would end in `/`, which a file must not.
+            let place = mount["subPath"].as_str().map_or(folder.clone(), |below| folder.join(below));
             mounts.push(bind(&place, mount["mountPath"].as_str().unwrap(), mount["readOnly"] == true));
         }
         mounts
@@ -133,12 +136,15 @@ impl Runtime {
         let folder = self.scratch.folder(&format!("volumes/{}", volume["name"].as_str().unwrap()));
         if let Some(name) = volume["configMap"]["name"].as_str() {
             let is_it = |object: &&Value| object["kind"] == "ConfigMap" && object["metadata"]["name"] == name;
-            let objects = objects();
-            let map =
-                objects.iter().find(is_it).unwrap_or_else(|| panic!("{}: no ConfigMap {name}", role.name));
+            let map = role.objects.iter().find(is_it);
+            let map = map.unwrap_or_else(|| panic!("{}: no ConfigMap {name}", role.name));
             for (file, text) in map["data"].as_object().unwrap() {
                 fs::write(folder.join(file), text.as_str().unwrap()).unwrap();
             }
+        } else if volume["hostPath"]["type"] == "FileOrCreate" {
+            // A file of the test instead of the machine's.
+            File::create(folder.join("file")).unwrap();
+            return folder.join("file");
         } else {
             assert!(volume["emptyDir"].is_object(), "{}: volume {volume} is not known here", role.name);
             fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
@@ -160,10 +166,14 @@ fn capability_flags(role: &Role) -> Vec<String> {
         serde_json::from_str(&run(toolbox::command("ctr").args(["oci", "spec"]))).unwrap();
     let defaults = specification["process"]["capabilities"]["bounding"].as_array().unwrap().clone();
     let defaults = defaults.iter().map(|name| name.as_str().unwrap().to_owned());
-    let is_dropped = |name: &String| dropped.contains(name) || dropped.contains(&"CAP_ALL".to_owned());
+    // `ctr` drops after it adds, Kubernetes the other way round.
+    let added = role.capabilities("add");
+    let is_dropped = |name: &String| {
+        !added.contains(name) && (dropped.contains(name) || dropped.contains(&"CAP_ALL".to_owned()))
+    };
     let mut flags: Vec<String> =
         defaults.filter(is_dropped).flat_map(|name| ["--cap-drop".to_owned(), name]).collect();
-    for name in role.capabilities("add") {
+    for name in added.clone() {
         if is_available(&name) {
             flags.extend(["--cap-add".to_owned(), name]);
         } else {

@@ -3,12 +3,15 @@
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use dist::image::ImageVariant;
 use serde_json::Value;
 
 use super::{Scratch, image, run, until};
 
-/// What the import names the image.
-pub(crate) const NAME: &str = concat!("docker.io/library/zoneward:", env!("CARGO_PKG_VERSION"));
+/// What the import names an image.
+pub(crate) fn name(variant: ImageVariant) -> String {
+    format!("docker.io/library/zoneward:{}", variant.tag(env!("CARGO_PKG_VERSION")))
+}
 
 pub(crate) struct Containerd {
     child: Child,
@@ -48,17 +51,17 @@ impl Containerd {
         run(&mut self.command(words))
     }
 
-    /// Loads the image as `kind load image-archive` does.
-    pub(crate) fn import(&self) -> String {
+    /// Loads an image as `kind load image-archive` does.
+    pub(crate) fn import(&self, variant: ImageVariant) -> String {
         let mut command = self.command(&["images", "import", "--all-platforms", "--digests"]);
-        run(command.args(["--snapshotter", "native"]).arg(image()))
+        run(command.args(["--snapshotter", "native"]).arg(image(variant)))
     }
 
     /// The OCI runtime specification of a container of the image with these flags: users, capabilities, seccomp and masked
     /// paths as containerd sets them.
-    pub(crate) fn spec(&self, flags: &[String]) -> Value {
+    pub(crate) fn spec(&self, variant: ImageVariant, flags: &[String]) -> Value {
         let mut command = self.command(&["containers", "create", "--snapshotter", "native"]);
-        run(command.args(flags).args([NAME, "spec"]));
+        run(command.args(flags).args([&name(variant), "spec"]));
         let info: Value = serde_json::from_str(&self.ctr(&["containers", "info", "spec"])).unwrap();
         self.ctr(&["containers", "delete", "spec"]);
         info["Spec"].clone()

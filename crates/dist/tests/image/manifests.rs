@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::root;
+use super::{root, run};
 
 /// A container of a workload.
 #[derive(Debug, Clone)]
@@ -16,6 +16,8 @@ pub(crate) struct Role {
     pub(crate) namespace: String,
     pub(crate) pod: Value,
     pub(crate) container: Value,
+    /// The objects that came with it, for its ConfigMaps.
+    pub(crate) objects: Vec<Value>,
 }
 
 fn read(folder: &Path, found: &mut Vec<Value>) {
@@ -24,18 +26,29 @@ fn read(folder: &Path, found: &mut Vec<Value>) {
         if path.is_dir() && !path.ends_with("deploy/chart") {
             read(&path, found);
         } else if path.extension().is_some_and(|ending| ending == "yaml") {
-            let text = fs::read_to_string(&path).unwrap();
-            let documents = text.split("\n---\n").filter(|part| part.contains("kind:"));
-            found.extend(documents.map(|part| {
-                serde_saphyr::from_str::<Value>(part)
-                    .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-            }));
+            found.extend(documents(&fs::read_to_string(&path).unwrap()));
         }
     }
 }
 
+fn documents(text: &str) -> Vec<Value> {
+    let documents = text.split("\n---\n").filter(|part| part.contains("kind:"));
+    let parse = |part: &str| serde_saphyr::from_str(part).unwrap_or_else(|error| panic!("{error}: {part}"));
+    documents.map(parse).collect()
+}
+
+/// The node proxy of the chart with further values, as words of `--set`.
+pub(crate) fn node_of_chart(values: &str) -> Role {
+    let mut helm = toolbox::command("helm");
+    helm.args(["template", "zoneward"]).arg(root().join("deploy/chart")).args(["--namespace", "kube-system"]);
+    helm.args(["--kube-version", "1.37.0", "--set", "node.enabled=true,node.apiServer.host=localhost"]);
+    helm.args(["--set", "node.config.clusterCIDR=10.244.0.0/16", "--set", values]);
+    let roles = roles_of(documents(&run(&mut helm)));
+    roles.into_iter().find(|role| role.name == "zoneward-node/node").unwrap()
+}
+
 /// Every object of the manifests.
-pub(crate) fn objects() -> Vec<Value> {
+fn objects() -> Vec<Value> {
     let mut found = Vec::new();
     read(&root().join("deploy"), &mut found);
     found
@@ -43,8 +56,14 @@ pub(crate) fn objects() -> Vec<Value> {
 
 /// Every container that runs our image.
 pub(crate) fn roles() -> Vec<Role> {
+    let roles = roles_of(objects());
+    assert!(roles.len() >= 5, "{} containers", roles.len());
+    roles
+}
+
+fn roles_of(objects: Vec<Value>) -> Vec<Role> {
     let mut roles = Vec::new();
-    for object in objects() {
+    for object in &objects {
         let pod = &object["spec"]["template"]["spec"];
         let containers = ["initContainers", "containers"].map(|field| pod[field].as_array());
         for container in containers.into_iter().flatten().flatten() {
@@ -60,10 +79,10 @@ pub(crate) fn roles() -> Vec<Role> {
                 namespace: text(&object["metadata"]["namespace"]),
                 pod: pod.clone(),
                 container: container.clone(),
+                objects: objects.clone(),
             });
         }
     }
-    assert!(roles.len() >= 5, "{} containers", roles.len());
     roles
 }
 

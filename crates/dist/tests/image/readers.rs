@@ -5,9 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use dist::image::ImageVariant;
 use serde_json::{Value, json};
 
-use super::containerd::{Containerd, NAME};
+use super::containerd::{Containerd, name};
 use super::{Scratch, image, run};
 
 /// skopeo without a policy about signatures.
@@ -17,13 +18,17 @@ fn skopeo() -> Command {
     command
 }
 
-/// The image as skopeo names it: `oci-archive:FILE`.
-fn source(transport: &str) -> String {
-    format!("{transport}:{}", image().display())
+/// An image as skopeo names it: `oci-archive:FILE`.
+fn source(transport: &str, variant: ImageVariant) -> String {
+    format!("{transport}:{}", image(variant).display())
 }
 
 fn inspect(words: &[&str]) -> Value {
-    serde_json::from_str(&run(skopeo().arg("inspect").args(words).arg(source("oci-archive")))).unwrap()
+    serde_json::from_str(&run(skopeo()
+        .arg("inspect")
+        .args(words)
+        .arg(source("oci-archive", ImageVariant::Plain))))
+    .unwrap()
 }
 
 #[test]
@@ -42,20 +47,34 @@ fn skopeo_reads_labels_user_and_entrypoint() {
 
 #[test]
 fn skopeo_copies_one_platform_or_all_with_the_sbom_and_docker_archives() {
-    let scratch = Scratch::new("skopeo");
+    for variant in ImageVariant::ALL {
+        let sbom = copied_sbom(variant);
+        assert_eq!(sbom["bomFormat"], "CycloneDX");
+        match variant {
+            ImageVariant::Plain => assert!(!sbom.to_string().contains("pkg:deb/")),
+            ImageVariant::Iptables => super::iptables::assert_named(&sbom),
+        }
+    }
+}
+
+/// Copies an image in every way; answers with its SBOM.
+fn copied_sbom(variant: ImageVariant) -> Value {
+    let tag = variant.tag(env!("CARGO_PKG_VERSION"));
+    let scratch = Scratch::new(&format!("skopeo-{tag}"));
     let copy = |from: &str, words: &[&str], to: &str| {
         let to = format!("dir:{}", scratch.path(to).display());
-        run(skopeo().arg("copy").args(words).arg(source(from)).arg(to));
+        run(skopeo().arg("copy").args(words).arg(source(from, variant)).arg(to));
     };
     copy("oci-archive", &[], "one");
     let manifest: Value =
         serde_json::from_slice(&fs::read(scratch.path("one/manifest.json")).unwrap()).unwrap();
-    let layer = blob(&scratch.path("one"), &manifest["layers"][0]);
-    println!("layer: {:.2} MB", layer.len() as f64 / 1e6);
+    for (name, layer) in ["zoneward", "iptables"].iter().zip(manifest["layers"].as_array().unwrap()) {
+        println!("layer of {name}: {:.2} MB", blob(&scratch.path("one"), layer).len() as f64 / 1e6);
+    }
     // By its second name, and with every manifest.
     run(skopeo()
         .args(["copy", "--all"])
-        .arg(format!("{}:{}", source("oci-archive"), env!("CARGO_PKG_VERSION")))
+        .arg(format!("{}:{tag}", source("oci-archive", variant)))
         .arg(format!("dir:{}", scratch.path("all").display())));
     let index: Value = serde_json::from_slice(&fs::read(scratch.path("all/manifest.json")).unwrap()).unwrap();
     // By the platform: old versions of skopeo drop `artifactType` of an entry, not of the manifest that it leads to.
@@ -70,15 +89,15 @@ fn skopeo_copies_one_platform_or_all_with_the_sbom_and_docker_archives() {
     assert_eq!(attached["artifactType"], "application/vnd.cyclonedx+json");
     assert_eq!(attached["subject"]["digest"], index["manifests"][0]["digest"]);
     let sbom: Value = serde_json::from_slice(&blob(&scratch.path("all"), &attached["layers"][0])).unwrap();
-    assert_eq!(sbom["bomFormat"], "CycloneDX");
 
     // `docker load` reads manifest.json: the same configuration.
     copy("docker-archive", &[], "docker");
     let docker: Value =
         serde_json::from_slice(&fs::read(scratch.path("docker/manifest.json")).unwrap()).unwrap();
     assert_eq!(docker["config"]["digest"], manifest["config"]["digest"]);
-    let tags = run(skopeo().arg("list-tags").arg(source("docker-archive")));
-    assert!(tags.contains(concat!("\"zoneward:", env!("CARGO_PKG_VERSION"), "\"")), "{tags}");
+    let tags = run(skopeo().arg("list-tags").arg(source("docker-archive", variant)));
+    assert!(tags.contains(&format!("\"zoneward:{tag}\"")), "{tags}");
+    sbom
 }
 
 fn blob(folder: &Path, descriptor: &Value) -> Vec<u8> {
@@ -86,10 +105,13 @@ fn blob(folder: &Path, descriptor: &Value) -> Vec<u8> {
     fs::read(folder.join(digest)).unwrap()
 }
 
-/// The image as a bundle for runc, by umoci. It knows no platforms, so skopeo copies the one of this machine out.
-pub(crate) fn unpack(scratch: &Scratch) -> std::path::PathBuf {
+/// An image as a bundle for runc, by umoci. It knows no platforms, so skopeo copies the one of this machine out.
+pub(crate) fn unpack(scratch: &Scratch, variant: ImageVariant) -> std::path::PathBuf {
     let layout = scratch.path("layout");
-    run(skopeo().arg("copy").arg(source("oci-archive")).arg(format!("oci:{}:zoneward", layout.display())));
+    run(skopeo()
+        .arg("copy")
+        .arg(source("oci-archive", variant))
+        .arg(format!("oci:{}:zoneward", layout.display())));
     let bundle = scratch.path("bundle");
     run(toolbox::command("umoci")
         .args(["unpack", "--image"])
@@ -112,7 +134,7 @@ fn list(folder: &Path, below: &Path, found: &mut BTreeSet<String>) {
 #[test]
 fn umoci_unpacks_the_program_users_and_licences_and_nothing_else() {
     let scratch = Scratch::new("umoci");
-    let bundle = unpack(&scratch);
+    let bundle = unpack(&scratch, ImageVariant::Plain);
     let rootfs = bundle.join("rootfs");
     let mut files = BTreeSet::new();
     list(&rootfs, &rootfs, &mut files);
@@ -137,15 +159,22 @@ fn umoci_unpacks_the_program_users_and_licences_and_nothing_else() {
 fn containerd_imports_it_as_kind_does_and_finds_it_complete() {
     let scratch = Scratch::new("ctr");
     let containerd = Containerd::start(&scratch);
-    let said = containerd.import();
-    assert!(said.contains(&format!("unpacking {NAME}")), "{said}");
-    let checked = containerd.ctr(&["images", "check", "--snapshotter", "native", &format!("name=={NAME}")]);
-    let line = checked.lines().find(|line| line.starts_with(NAME)).unwrap_or_else(|| panic!("{checked}"));
-    assert!(line.contains("complete (2/2)") && line.trim_end().ends_with("true"), "{line}");
-    let spec = containerd.spec(&[]);
-    assert_eq!(spec["process"]["args"], json!(["/usr/bin/zoneward"]));
-    assert_eq!(
-        (spec["process"]["user"]["uid"].as_u64(), spec["process"]["user"]["gid"].as_u64()),
-        (Some(65532), Some(65532))
-    );
+    for (variant, blobs) in [(ImageVariant::Plain, "2/2"), (ImageVariant::Iptables, "3/3")] {
+        let name = name(variant);
+        let said = containerd.import(variant);
+        assert!(said.contains(&format!("unpacking {name}")), "{said}");
+        let checked =
+            containerd.ctr(&["images", "check", "--snapshotter", "native", &format!("name=={name}")]);
+        let line = checked
+            .lines()
+            .find(|line| line.starts_with(&format!("{name} ")))
+            .unwrap_or_else(|| panic!("{checked}"));
+        assert!(line.contains(&format!("complete ({blobs})")) && line.trim_end().ends_with("true"), "{line}");
+        let spec = containerd.spec(variant, &[]);
+        assert_eq!(spec["process"]["args"], json!(["/usr/bin/zoneward"]));
+        assert_eq!(
+            (spec["process"]["user"]["uid"].as_u64(), spec["process"]["user"]["gid"].as_u64()),
+            (Some(65532), Some(65532))
+        );
+    }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Command;
 
+use dist::image::ImageVariant;
 use serde_json::json;
 
 use super::container::{Container, Runtime, bounding_set};
@@ -10,10 +11,10 @@ use super::manifests::{Role, role, roles};
 use super::node::{Node, certificates};
 use super::{run, until};
 
-const NET_ADMIN: u64 = 1 << 12;
+pub(crate) const NET_ADMIN: u64 = 1 << 12;
 
 /// A node with a Service whose one pod is the health page of the API.
-fn shop(runtime: &Runtime) -> Node {
+pub(crate) fn shop(runtime: &Runtime) -> Node {
     let node = Node::start(runtime);
     node.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1",
         "labels": {"topology.kubernetes.io/zone": "za"}}}));
@@ -24,7 +25,7 @@ fn shop(runtime: &Runtime) -> Node {
     node
 }
 
-fn slice() -> serde_json::Value {
+pub(crate) fn slice() -> serde_json::Value {
     json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": {"name": "web-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}},
         "endpoints": [{"addresses": ["10.1.0.1"], "conditions": {"ready": true}}],
@@ -36,7 +37,7 @@ fn start(runtime: &Runtime, node: &Node, role: &Role) -> Container {
 }
 
 /// Starts a role, and waits until its own readiness probe succeeds.
-fn start_ready(runtime: &Runtime, node: &Node, role: &Role) -> Container {
+pub(crate) fn start_ready(runtime: &Runtime, node: &Node, role: &Role) -> Container {
     let mut container = start(runtime, node, role);
     let url = role.readiness().unwrap_or_else(|| panic!("{}: no readiness probe", role.name));
     until(&format!("{} ready at {url}", role.name), || {
@@ -47,7 +48,7 @@ fn start_ready(runtime: &Runtime, node: &Node, role: &Role) -> Container {
 }
 
 /// User and capabilities of its process are those that the manifest names.
-fn assert_rights(container: &Container, user: u64, capabilities: u64) {
+pub(crate) fn assert_rights(container: &Container, user: u64, capabilities: u64) {
     let status = container.status();
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -61,7 +62,7 @@ fn assert_rights(container: &Container, user: u64, capabilities: u64) {
 
 #[test]
 fn every_container_of_the_manifests_starts_on_a_read_only_root() {
-    let runtime = Runtime::new("start");
+    let runtime = Runtime::new("start", ImageVariant::Plain);
     for role in roles() {
         assert!(role.has_read_only_root() || role.is_privileged(), "{}", role.name);
         let spec = runtime.spec(&role);
@@ -78,7 +79,7 @@ fn every_container_of_the_manifests_starts_on_a_read_only_root() {
 
 #[test]
 fn node_proxy_programs_the_kernel_with_net_admin_alone() {
-    let runtime = Runtime::new("node");
+    let runtime = Runtime::new("node", ImageVariant::Plain);
     let node = shop(&runtime);
     node.apply(&slice());
     let role = role(&["node"], None);
@@ -115,7 +116,7 @@ fn node_proxy_programs_the_kernel_with_net_admin_alone() {
 
 #[test]
 fn node_proxy_without_net_admin_says_so() {
-    let runtime = Runtime::new("lacking");
+    let runtime = Runtime::new("lacking", ImageVariant::Plain);
     let node = shop(&runtime);
     let mut role = role(&["node"], None);
     role.container["securityContext"]["capabilities"]["add"] = json!([]);
@@ -126,7 +127,7 @@ fn node_proxy_without_net_admin_says_so() {
 
 #[test]
 fn kernel_variables_are_set_by_the_privileged_init_container_alone() {
-    let runtime = Runtime::new("sysctl");
+    let runtime = Runtime::new("sysctl", ImageVariant::Plain);
     let node = shop(&runtime);
     let name = "/proc/sys/net/netfilter/nf_conntrack_acct";
     let set = |value: &str| {
@@ -157,7 +158,7 @@ fn kernel_variables_are_set_by_the_privileged_init_container_alone() {
 
 #[test]
 fn controller_writes_slices_as_nonroot_without_a_capability() {
-    let runtime = Runtime::new("controller");
+    let runtime = Runtime::new("controller", ImageVariant::Plain);
     let node = shop(&runtime);
     let pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "web", "namespace": "default", "labels": {"app": "web"}},
@@ -185,7 +186,7 @@ fn controller_writes_slices_as_nonroot_without_a_capability() {
 
 #[test]
 fn mesh_roles_get_ready_as_nonroot_without_a_capability() {
-    let runtime = Runtime::new("mesh");
+    let runtime = Runtime::new("mesh", ImageVariant::Plain);
     let node = shop(&runtime);
     node.apply(&slice());
     node.apply(&json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway",

@@ -3,12 +3,13 @@
 use serde_json::json;
 
 use super::*;
+use crate::certificate_watches::CertificateData;
 
 const TIME: Timestamp = Timestamp::UNIX_EPOCH;
 
 fn listed() -> StatusReconciler {
-    let mut reconciler = StatusReconciler::default();
-    for kind in KINDS {
+    let mut reconciler = StatusReconciler::new(AssignedAddresses::Services);
+    for kind in KINDS.into_iter().chain(ObjectKind::GATEWAY_API) {
         reconciler.apply(InformerEvent::ListStarted(kind));
         reconciler.apply(InformerEvent::ListCompleted(kind));
     }
@@ -28,7 +29,7 @@ fn put(reconciler: &mut StatusReconciler, kind: ObjectKind, object: Value) {
 fn written(reconciler: &mut StatusReconciler) -> Vec<StatusWrite> {
     let mut all = Vec::new();
     while let Some((key, work)) = reconciler.next(Instant::now(), TIME) {
-        reconciler.done(key, Ok(()), Instant::now());
+        reconciler.done(key, Ok(Value::Null), Instant::now());
         all.push(work);
     }
     all
@@ -110,7 +111,7 @@ fn a_missing_service_is_told_and_so_is_its_coming() {
 
 #[test]
 fn absence_says_nothing_before_services_were_listed() {
-    let mut reconciler = StatusReconciler::default();
+    let mut reconciler = StatusReconciler::new(AssignedAddresses::Services);
     reconciler.apply(InformerEvent::ListStarted(ObjectKind::HttpRoute));
     put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", route(None)));
     reconciler.apply(InformerEvent::ListCompleted(ObjectKind::HttpRoute));
@@ -139,9 +140,9 @@ fn a_gateway_waits_for_its_secrets_and_says_what_is_wrong_with_them() {
     let listener = json!({"name": "https", "port": 443, "protocol": "HTTPS", "tls": {"certificateRef": {"name": "cert"}}});
     put(&mut reconciler, ObjectKind::Gateway, object("edge", "7", json!({"listeners": [listener]})));
     let key = ObjectKey::new(&"shop".into(), &"cert".into());
-    assert_eq!(reconciler.take_wanted_secrets(), Some([key.clone()].into()));
+    assert_eq!(reconciler.take_wanted_certificates(), Some([(CertificateKind::Secret, key.clone())].into()));
     assert_eq!(written(&mut reconciler), [], "absence says nothing before it was looked at");
-    reconciler.put_secret(key.clone(), &Err(tls_secret::missing(&key)));
+    reconciler.put_certificate(CertificateUpdate::missing(&(CertificateKind::Secret, key.clone())));
     let work = written(&mut reconciler).remove(0);
     assert_eq!(
         said(&work),
@@ -152,9 +153,12 @@ fn a_gateway_waits_for_its_secrets_and_says_what_is_wrong_with_them() {
         ]
     );
     assert_eq!(events(&work), ["Warning InvalidCertificateRef", "Warning ListenersNotValid"]);
-    reconciler.put_secret(key.clone(), &Err(tls_secret::unreadable(&key, "forbidden")));
+    reconciler
+        .put_certificate(CertificateUpdate::unreadable(&(CertificateKind::Secret, key.clone()), "forbidden"));
     assert_eq!(said(&written(&mut reconciler)[0])[1], "ResolvedRefs Unknown SecretNotReadable");
-    reconciler.put_secret(key, &Ok(PemKeyPair { chain: Box::default(), key: Box::default() }));
+    let pair = xds::render::PemKeyPair { chain: Box::default(), key: Box::default() };
+    let data = Ok(CertificateData::KeyPair(pair.into()));
+    reconciler.put_certificate(CertificateUpdate { key: (CertificateKind::Secret, key), data, source: None });
     assert_eq!(
         said(&written(&mut reconciler)[0])[1..],
         ["ResolvedRefs True ResolvedRefs", "Programmed True Programmed"]
@@ -216,4 +220,77 @@ fn a_refused_write_is_tried_again_unless_the_object_changed() {
     reconciler.done(key, Err(kube::Error::Service("away".into())), now);
     assert!(reconciler.next(now, TIME).is_none() && reconciler.has_backoff());
     assert!(reconciler.next(now + BACKOFF, TIME).is_some());
+}
+
+fn standard(kind: GatewayApiKind, name: &str, generation: i64, spec: Value) -> (ObjectKind, Value) {
+    let mut metadata = json!({"name": name, "generation": generation, "resourceVersion": generation.to_string(),
+        "creationTimestamp": "2026-11-01T00:00:00Z"});
+    if kind != GatewayApiKind::Class {
+        metadata["namespace"] = "shop".into();
+    }
+    (ObjectKind::GatewayApi(kind), json!({"metadata": metadata, "spec": spec}))
+}
+
+fn http_route(name: &str, generation: i64, backend: &str) -> (ObjectKind, Value) {
+    let kind = GatewayApiKind::Route(model::gateway_api::RouteKind::Http);
+    standard(
+        kind,
+        name,
+        generation,
+        json!({"parentRefs": [{"name": "edge"}], "hostnames": [format!("{name}.example.com")],
+            "rules": [{"backendRefs": [{"name": backend, "port": 80}]}]}),
+    )
+}
+
+/// What is written about the Gateway API, as the API would answer it.
+fn written_standard(reconciler: &mut StatusReconciler) -> Vec<StatusWrite> {
+    let mut all = Vec::new();
+    while let Some((key, work)) = reconciler.next(Instant::now(), TIME) {
+        let mut answer = work.patch.clone();
+        answer["metadata"]["name"] = key.1.name.as_str().into();
+        answer["metadata"]["namespace"] = key.1.namespace.as_str().into();
+        reconciler.done(key, Ok(answer), Instant::now());
+        all.push(work);
+    }
+    all
+}
+
+#[test]
+fn one_change_among_ten_thousand_routes_is_one_status() {
+    let mut reconciler = listed();
+    let class = standard(GatewayApiKind::Class, "c", 1, json!({"controllerName": "zoneward.dev/gateway"}));
+    let gateway = standard(
+        GatewayApiKind::Gateway,
+        "edge",
+        1,
+        json!({"gatewayClassName": "c", "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]}),
+    );
+    let web = json!({"spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80}]},
+        "metadata": {"name": "web", "namespace": "shop"}});
+    let routes = (0..10_000).map(|i| http_route(&format!("r{i}"), 1, "web"));
+    for (kind, object) in [class, gateway, (ObjectKind::Service, web)].into_iter().chain(routes) {
+        put(&mut reconciler, kind, object);
+    }
+    assert_eq!(reconciler.take_wanted_certificates(), Some(BTreeSet::new()));
+    let first = written_standard(&mut reconciler);
+    assert_eq!(first.len(), 10_002, "the class, the Gateway and every route");
+    assert!(first.iter().any(|work| work.patch["status"]["listeners"][0]["attachedRoutes"] == 10_000));
+    let (kind, object) = http_route("r7", 2, "other");
+    put(&mut reconciler, kind, object);
+    assert!(reconciler.standard.len() <= 2, "the route and its Gateway: {:?}", reconciler.standard);
+    let second = written_standard(&mut reconciler);
+    assert_eq!(second.len(), 1);
+    assert!(second[0].path.contains("/httproutes/r7/status"), "{}", second[0].path);
+    let other = json!({"spec": {"clusterIP": "10.0.0.2", "ports": [{"port": 80}]},
+        "metadata": {"name": "other", "namespace": "shop"}});
+    put(&mut reconciler, ObjectKind::Service, other);
+    assert_eq!(written_standard(&mut reconciler).len(), 1, "one route has this backend");
+    let (kind, object) = http_route("r7", 2, "other");
+    put(&mut reconciler, kind, object);
+    assert_eq!(
+        written_standard(&mut reconciler).len(),
+        1,
+        "a status that another writer removed is written again"
+    );
+    assert_eq!(written_standard(&mut reconciler).len(), 0);
 }

@@ -1,6 +1,7 @@
 //! The tables that are kept up are those that would be made from nothing, and only what is touched is made anew.
 
 use model::Name;
+use model::gateway_api::{CertificateKind, CertificateSource, GatewayApiKind, RouteKind};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -94,6 +95,7 @@ enum Step {
     TcpRoute(usize, usize),
     GatewayRoute(usize, usize, bool),
     Gateway(bool),
+    LoadBalancing(usize, usize),
     Gone(ObjectKind, usize),
 }
 
@@ -109,6 +111,7 @@ fn step() -> impl Strategy<Value = Step> {
         (0..4usize, 0..3usize).prop_map(|(to, target)| Step::FarRoute(to, target)),
         (0..3usize, 0..4usize, any::<bool>()).prop_map(|(n, b, tagged)| Step::GatewayRoute(n, b, tagged)),
         any::<bool>().prop_map(Step::Gateway),
+        (0..4usize, 0..5usize).prop_map(|(n, to)| Step::LoadBalancing(n, to)),
         (kinds, 0..4usize).prop_map(|(kind, n)| Step::Gone(kind, n)),
     ]
 }
@@ -189,6 +192,23 @@ fn event(writer: &mut Writer, step: &Step) -> InformerEvent {
             }
             writer.put(ObjectKind::Gateway, "edge", json!({"spec": {"listeners": listeners}}))
         }
+        Step::LoadBalancing(n, to) => {
+            let target = match n {
+                3 => json!({"kind": "MeshGateway", "name": "edge"}),
+                n => target(*n),
+            };
+            let to = match NAMES.get(*to) {
+                Some(name) => json!({"kind": "MeshService", "name": name}),
+                None => json!({"kind": "Mesh"}),
+            };
+            let default = match n {
+                0 => json!({"slowStart": {"window": "20s"}, "panicThreshold": 10}),
+                1 => json!({"algorithm": {"type": "Maglev", "hashOn": {"type": "SourceIP"}}}),
+                n => json!({"panicThreshold": n}),
+            };
+            let spec = json!({"targetRef": target, "to": [{"targetRef": to, "default": default}]});
+            writer.put(ObjectKind::LoadBalancing, &format!("route-{n}"), json!({"spec": spec}))
+        }
         Step::Gone(kind, n) => {
             let name = match kind {
                 ObjectKind::Service => NAMES[*n].to_owned(),
@@ -236,7 +256,7 @@ proptest! {
                 let (a, b) = (kept.tables(consumer).unwrap(), fresh.tables(consumer).unwrap());
                 prop_assert_eq!(&a.routes, &b.routes, "{:?}", step);
                 prop_assert_eq!(&a.backends, &b.backends, "{:?}", step);
-                prop_assert_eq!(kept.identities[consumer].secrets.clone(), fresh.identities[consumer].secrets.clone());
+                prop_assert_eq!(kept.identities[consumer].certificates.clone(), fresh.identities[consumer].certificates.clone());
                 prop_assert_eq!(
                     kept.identities[consumer].notices(),
                     fresh.identities[consumer].notices()
@@ -315,30 +335,134 @@ fn a_policy_that_turns_invalid_is_told_and_left_out_until_it_is_put_right() {
 }
 
 #[test]
+fn load_balancing_reaches_the_tables_of_those_it_selects() {
+    let mut writer = Writer::default();
+    let mut state = followed();
+    listed(&mut state);
+    state.apply(event(&mut writer, &Step::Service(0, false, false)));
+    state.apply(event(&mut writer, &Step::Service(1, false, false)));
+    state.refresh();
+    state.apply(event(&mut writer, &Step::LoadBalancing(1, 1)));
+    let updates = state.refresh();
+    let selected: Vec<bool> = consumers()
+        .iter()
+        .map(|consumer| !state.tables(consumer).unwrap().routes.all_load_balancing().is_empty())
+        .collect();
+    assert_eq!(selected, [false, true, false, false, true], "by their tags");
+    let changed = ChangedTables { routes: true, ..ChangedTables::default() };
+    assert!(updates.len() == 2 && updates.iter().all(|update| update.changed == changed));
+    state.apply(event(&mut writer, &Step::LoadBalancing(1, 1)));
+    assert!(state.refresh().is_empty(), "the same again");
+    state.apply(event(&mut writer, &Step::Gone(ObjectKind::LoadBalancing, 1)));
+    assert_eq!(state.refresh().len(), 2);
+}
+
+#[test]
 fn secrets_are_wanted_while_a_listener_names_them() {
     let mut writer = Writer::default();
     let mut state = followed();
     listed(&mut state);
     state.refresh();
-    assert!(state.secrets().is_empty());
+    assert!(state.wanted_certificates().is_empty());
     state.apply(event(&mut writer, &Step::Gateway(true)));
     state.refresh();
     let key = ObjectKey::new(&"default".into(), &"cert".into());
-    assert_eq!(state.secrets(), BTreeSet::from([key.clone()]));
+    let key = (CertificateKind::Secret, key);
+    assert_eq!(state.wanted_certificates(), BTreeSet::from([key.clone()]));
     let pair = PemKeyPair { chain: b"chain".as_slice().into(), key: b"key".as_slice().into() };
-    state.put_secret(&key, Ok(pair.clone()));
+    let update = |pair: PemKeyPair| CertificateUpdate {
+        key: key.clone(),
+        data: Ok(CertificateData::KeyPair(pair.into())),
+        source: None,
+    };
+    state.put_certificate(update(pair.clone()));
     let updates = state.refresh();
     assert_eq!(updates.len(), 2, "both gateways have the listener");
     assert!(
         updates.iter().all(|u| u.changed == ChangedTables { certificates: true, ..ChangedTables::default() })
     );
-    state.put_secret(&key, Ok(pair));
+    state.put_certificate(update(pair));
     assert!(state.refresh().is_empty(), "the same certificate again is no change");
     assert_eq!(state.tables(&consumers()[2]).unwrap().certificates.len(), 1);
-    state.put_secret(&key, Err(crate::tls_secret::missing(&key)));
+    state.put_certificate(CertificateUpdate::missing(&key));
     assert_eq!(state.refresh().len(), 2);
     assert!(state.notices().iter().any(|notice| notice.reason == "SecretNotFound"));
     state.apply(event(&mut writer, &Step::Gateway(false)));
     state.refresh();
-    assert!(state.secrets().is_empty());
+    assert!(state.wanted_certificates().is_empty());
+}
+
+fn standard(writer: &mut Writer, kind: GatewayApiKind, name: &str, spec: Value) -> InformerEvent {
+    writer.put(ObjectKind::GatewayApi(kind), name, json!({"metadata": {"generation": 1}, "spec": spec}))
+}
+
+fn standard_listeners(https: bool) -> Value {
+    let mut all = vec![json!({"name": "http", "port": 80, "protocol": "HTTP"})];
+    if https {
+        let certificate = json!({"certificateRefs": [{"name": "cert"}]});
+        all.push(json!({"name": "https", "port": 443, "protocol": "HTTPS", "tls": certificate}));
+    }
+    json!({"gatewayClassName": "c", "listeners": all})
+}
+
+fn standard_route(parent: Value, backend: &str) -> Value {
+    json!({"parentRefs": [parent], "rules": [{"backendRefs": [{"name": backend, "port": 80}]}]})
+}
+
+#[test]
+fn a_gateway_of_the_gateway_api_follows_its_objects_and_no_others() {
+    let namespace = Name::new("default");
+    let at = |role| ProxyIdentity { role, node: Name::default(), zone: None };
+    let gateway = at(ProxyRole::gateway("standard", &namespace).unwrap());
+    let sidecar = at(ProxyRole::sidecar("front", &namespace).unwrap());
+    let (mut state, mut writer) = (TableCache::new(FeatureGates::default()), Writer::default());
+    state.add(gateway.clone());
+    state.add(sidecar.clone());
+    listed(&mut state);
+    let http = GatewayApiKind::Route(RouteKind::Http);
+    let service = json!({"spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80}]}});
+    for name in ["web", "other"] {
+        state.apply(writer.put(ObjectKind::Service, name, service.clone()));
+    }
+    let class = json!({"controllerName": "zoneward.dev/gateway"});
+    state.apply(standard(&mut writer, GatewayApiKind::Class, "c", class));
+    state.apply(standard(&mut writer, GatewayApiKind::Gateway, "standard", standard_listeners(false)));
+    state.apply(standard(&mut writer, http, "r", standard_route(json!({"name": "standard"}), "web")));
+    let changed = |state: &mut TableCache| {
+        state.refresh().into_iter().map(|update| update.identity).collect::<BTreeSet<_>>()
+    };
+    changed(&mut state);
+    let backends = |state: &TableCache, identity: &ProxyIdentity| {
+        let all = state.tables(identity).unwrap().routes.backends();
+        all.into_iter().map(|id| id.service.name.to_string()).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(backends(&state, &gateway), BTreeSet::from(["web".to_owned()]));
+    // A write of the status brings the same object again.
+    state.apply(standard(&mut writer, GatewayApiKind::Gateway, "standard", standard_listeners(false)));
+    state.apply(standard(&mut writer, http, "r", standard_route(json!({"name": "standard"}), "web")));
+    assert!(changed(&mut state).is_empty());
+    state.apply(standard(&mut writer, http, "far", standard_route(json!({"name": "another"}), "other")));
+    assert!(changed(&mut state).is_empty(), "the route of another Gateway");
+    state.apply(standard(&mut writer, http, "r", standard_route(json!({"name": "standard"}), "other")));
+    assert_eq!(changed(&mut state), BTreeSet::from([gateway.clone()]));
+    assert_eq!(backends(&state, &gateway), BTreeSet::from(["other".to_owned()]));
+    // A listener with TLS is served when its Secret is there.
+    state.apply(standard(&mut writer, GatewayApiKind::Gateway, "standard", standard_listeners(true)));
+    changed(&mut state);
+    let key = (CertificateKind::Secret, ObjectKey::new(&namespace, &"cert".into()));
+    assert_eq!(state.wanted_certificates(), BTreeSet::from([key.clone()]));
+    assert!(state.tables(&gateway).unwrap().routes.port(443).is_none());
+    let pair = PemKeyPair { chain: b"chain".as_slice().into(), key: b"key".as_slice().into() };
+    let source = CertificateSource { kind: key.0, key: key.1.clone(), problem: None };
+    let data = Ok(CertificateData::KeyPair(pair.into()));
+    state.put_certificate(CertificateUpdate { key, data, source: Some(source) });
+    assert_eq!(changed(&mut state), BTreeSet::from([gateway.clone()]));
+    assert!(state.tables(&gateway).unwrap().routes.port(443).is_some());
+    // A route of a Service is for sidecars.
+    let parent = json!({"group": "", "kind": "Service", "name": "web"});
+    state.apply(standard(&mut writer, http, "mesh", standard_route(parent, "other")));
+    assert_eq!(changed(&mut state), BTreeSet::from([sidecar.clone()]));
+    let web = model::ServiceKey::new(&namespace, &"web".into());
+    let tables = state.tables(&sidecar).unwrap();
+    assert!(tables.routes.outbound(&web, 80).is_some_and(|outbound| outbound.protocol.is_http()));
 }

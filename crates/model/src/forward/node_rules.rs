@@ -18,6 +18,19 @@ pub enum ForwardingMode {
     /// node, source ranges apply only while there are endpoints, and the node's own packets to external addresses
     /// without endpoints leave the node.
     Iptables,
+    /// As nftables. Addresses of Services are local to the node, whose virtual servers forward to endpoints.
+    Ipvs,
+}
+
+impl ForwardingMode {
+    /// The value in a KubeProxyConfiguration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+            Self::Ipvs => "ipvs",
+        }
+    }
 }
 
 /// The settings of a node that apply to all Services.
@@ -39,9 +52,8 @@ pub struct NodeRules {
     pub service_cidrs: Box<[IpNet]>,
     /// The node's known addresses, for explanations and for external addresses among them; the kernel uses its own list.
     pub addresses: Box<[IpAddr]>,
-    /// Mode ipvs: addresses of Services are local to the node, which connects to them from these addresses, one of each
-    /// family. `None` in other modes.
-    pub ipvs_sources: Option<Box<[IpAddr]>>,
+    /// The node's address of each family, as the cluster knows it.
+    pub primary: Box<[IpAddr]>,
 }
 
 impl Default for NodeRules {
@@ -57,7 +69,7 @@ impl Default for NodeRules {
             localhost_listeners: Box::default(),
             service_cidrs: Box::default(),
             addresses: Box::default(),
-            ipvs_sources: None,
+            primary: Box::default(),
         }
     }
 }
@@ -100,7 +112,7 @@ impl NodeRules {
             FrontendKind::ExternalIp => false,
         };
         let sends = matches!(frontend.outside, FrontendAction::Send(_));
-        self.ipvs_sources.is_some() && has_place && sends && frontend.inside.is_none()
+        self.mode == ForwardingMode::Ipvs && has_place && sends && frontend.inside.is_none()
     }
 
     /// The packet mark that requests masquerading.

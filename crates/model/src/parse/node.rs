@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1 as core;
 
 use super::quantity::millis;
-use super::{FieldError, ParseResult, cidr, ip, name};
+use super::{FieldError, ParseResult, cidr, ip, labels, name};
 use crate::annotation;
 use crate::name::Interner;
 use crate::node::{Namespace, Node};
@@ -74,6 +74,7 @@ pub fn namespace(object: &core::Namespace, interner: &mut Interner) -> Namespace
     let default = annotations.and_then(|a| a.get(annotation::DEFAULT_TRAFFIC_DISTRIBUTION));
     Namespace {
         name: name(&object.metadata, interner),
+        labels: labels(object.metadata.labels.as_ref(), interner),
         default_traffic_distribution: interner.name_if_set(default.map(String::as_str)),
     }
 }

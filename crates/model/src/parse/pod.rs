@@ -28,7 +28,14 @@ struct PodMetadata {
     namespace: Option<String>,
     uid: Option<String>,
     labels: Option<BTreeMap<String, String>>,
+    annotations: Option<PodAnnotations>,
     deletion_timestamp: Option<Time>,
+}
+
+#[derive(Default, Deserialize)]
+struct PodAnnotations {
+    #[serde(rename = "zoneward.dev/capacity")]
+    capacity: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -79,7 +86,9 @@ pub fn pod(fields: &PodFields, interner: &mut Interner) -> ParseResult<Pod> {
     let addresses: Vec<_> = ips.iter().filter_map(|ip| parse_ip(&ip.ip)).collect();
     let pod_ip = status.pod_ip.as_deref().unwrap_or_default();
     let namespace = meta.namespace.as_deref().filter(|n| !n.is_empty()).unwrap_or(DEFAULT_NAMESPACE);
-    let details = details(spec, interner)?;
+    let annotations = meta.annotations.as_ref();
+    let capacity = annotations.and_then(|annotations| annotations.capacity.as_deref());
+    let details = PodDetails { capacity: interner.name_if_set(capacity), ..details(spec, interner)? };
     Ok(Pod {
         key: ObjectKey {
             namespace: interner.name(namespace),
@@ -103,6 +112,7 @@ fn details(spec: &PodSpec, interner: &mut Interner) -> ParseResult<PodDetails> {
         ports: named_ports(spec, interner)?.into(),
         hostname: interner.name_if_set(spec.hostname.as_deref()),
         subdomain: interner.name_if_set(spec.subdomain.as_deref()),
+        capacity: None,
     })
 }
 

@@ -1,4 +1,5 @@
-//! MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute and MeshGateway -> model types, with all errors at once.
+//! MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute, MeshGateway, MeshLoadBalancing and MeshRouteFilter -> model
+//! types, with all errors at once.
 //!
 //! ```text
 //! JSON -> Field (path + value) -> target_ref, matches, filters, gateway -> policy in its normal form
@@ -10,6 +11,7 @@
 
 mod filters;
 mod gateway;
+mod load_balancing;
 mod matches;
 mod rules;
 mod syntax;
@@ -21,15 +23,26 @@ use serde_json::Value;
 
 use super::{DEFAULT_NAMESPACE, FieldError, Object};
 use crate::field::{Field, FieldErrors};
+use crate::label::Labels;
 use crate::name::{Interner, Name, ObjectKey};
-use crate::route::{GatewayHttpRoute, HttpRoute, TcpRoute, ToHttp, ToTcp};
+use crate::route::{
+    DirectResponse, ExtensionEffect, GatewayHttpRoute, HttpRoute, RouteFilter, RouteFilterObject, TcpRoute,
+    ToHttp, ToTcp,
+};
 use target_ref::TargetRole;
 
 /// The API group of these kinds.
 pub const GROUP: &str = "zoneward.dev";
 
 /// The kinds.
-pub const KINDS: [&str; 4] = ["MeshHTTPRoute", "MeshGatewayHTTPRoute", "MeshTCPRoute", "MeshGateway"];
+pub const KINDS: [&str; 6] = [
+    "MeshHTTPRoute",
+    "MeshGatewayHTTPRoute",
+    "MeshTCPRoute",
+    "MeshGateway",
+    "MeshLoadBalancing",
+    "MeshRouteFilter",
+];
 
 /// The result of parsing an object of one of [`KINDS`].
 #[derive(Debug)]
@@ -71,6 +84,10 @@ fn read(value: &Value, old: Option<&Value>, interner: &mut Interner) -> ParsedPo
             Object::GatewayHttpRoute(gateway_http_route(key, &spec, &mut errors).into())
         }
         Some("MeshTCPRoute") => Object::TcpRoute(tcp_route(key, &spec, &mut errors).into()),
+        Some("MeshLoadBalancing") => {
+            Object::LoadBalancing(load_balancing::policy(key, metadata, &spec, &mut errors).into())
+        }
+        Some(RouteFilterObject::KIND) => Object::RouteFilter(route_filter(key, &spec, &mut errors).into()),
         _ => Object::Gateway(gateway::gateway(key, &spec, &mut errors).into()),
     };
     let (errors, ignored) = errors.into_parts();
@@ -93,7 +110,19 @@ fn to_http(entry: &Field, namespace: &Name, errors: &mut FieldErrors) -> ToHttp 
         errors.invalid(&default, syntax::DEFAULT_BELONGS_IN_RULES);
         return ToHttp { service, rules: Box::default() };
     }
-    ToHttp { service, rules: rules::rules(&entry.child("rules"), rules::RuleScope::Mesh, errors) }
+    let rules = entry.child("rules");
+    if service.namespace != *namespace {
+        for rule in rules.as_items() {
+            let over = rule.child("override");
+            if over.is_set() {
+                errors.invalid(
+                    &over,
+                    "is for the owner of a Service: this one is of another namespace; use default or merge",
+                );
+            }
+        }
+    }
+    ToHttp { service, rules: rules::rules(&rules, rules::RuleScope::Mesh, errors) }
 }
 
 fn gateway_http_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> GatewayHttpRoute {
@@ -103,6 +132,27 @@ fn gateway_http_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) ->
     let hostnames = hostnames.iter().filter_map(|host| syntax::hostname(host, errors)).collect();
     let rules = rules::rules(&spec.child("rules"), rules::RuleScope::Gateway, errors);
     GatewayHttpRoute { key, target, hostnames, rules }
+}
+
+fn route_filter(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> RouteFilterObject {
+    spec.only(&["directResponse", "subset"], errors);
+    let (response, subset) = (spec.child("directResponse"), spec.child("subset"));
+    if spec.is_map() && response.is_set() == subset.is_set() {
+        errors.invalid(spec, "set exactly one of directResponse, subset");
+    }
+    let effect = if response.is_set() {
+        match filters::direct_response(&response, errors) {
+            Some(RouteFilter::Respond { status, body }) => {
+                ExtensionEffect::Respond(DirectResponse { status, body })
+            }
+            // Its errors are reported.
+            _ => ExtensionEffect::Subset(Labels::EMPTY),
+        }
+    } else {
+        subset.only(&["tags"], errors);
+        ExtensionEffect::Subset(target_ref::tags(&subset, subset.is_set(), errors))
+    };
+    RouteFilterObject { key, effect }
 }
 
 fn tcp_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> TcpRoute {

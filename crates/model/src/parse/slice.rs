@@ -55,12 +55,14 @@ pub fn slice(object: &discovery::EndpointSlice, interner: &mut Interner) -> Pars
             ports: interner.ports(ports),
             endpoints,
         },
+        shares: None,
     })
 }
 
-/// The manager with the latest entry; one without a time counts as oldest.
+/// The manager with the latest entry; one without a time counts as oldest. Times are in seconds: of several writers in one
+/// second it is the first by name, so that kube-controller-manager is seen beside our own controller.
 fn written_by(meta: &ObjectMeta, interner: &mut Interner) -> Option<Name> {
-    let entries = meta.managed_fields.iter().flatten();
+    let entries = meta.managed_fields.iter().flatten().rev();
     let last = entries.max_by_key(|entry| entry.time.as_ref().map(|time| time.0))?;
     interner.name_if_set(last.manager.as_deref())
 }

@@ -1,10 +1,13 @@
 //! The action of a rule: its filters and backends, resolved into what a proxy does with a request.
 
+use std::sync::Arc;
+
 use crate::name::Name;
+use crate::route::cors::CorsFilter;
 use crate::route::header_changes::HeaderChanges;
 use crate::route::path;
 use crate::route::redirect::RequestRedirect;
-use crate::route::rule::{PathMatch, Percentage};
+use crate::route::rule::{PathMatch, Percentage, RequestTimeouts, RouteRetry};
 use crate::route::table::BackendId;
 
 /// What a proxy does with a request.
@@ -16,7 +19,29 @@ pub struct RuleAction {
     /// Mirrored requests carry the changed headers and the rewritten path.
     pub mirrors: Box<[RequestMirror]>,
     pub rewrite: Rewrite,
+    pub timeouts: RequestTimeouts,
+    pub retry: Option<RouteRetry>,
+    pub cors: Option<CorsFilter>,
+    /// Backends get requests by HTTP/2, whatever their ports declare: the rule is of a GRPCRoute.
+    pub is_grpc: bool,
     pub responder: Responder,
+}
+
+impl RuleAction {
+    /// The action that changes nothing.
+    pub fn new(responder: Responder) -> Self {
+        Self {
+            request_headers: HeaderChanges::default(),
+            response_headers: HeaderChanges::default(),
+            mirrors: Box::default(),
+            rewrite: Rewrite::default(),
+            timeouts: RequestTimeouts::default(),
+            retry: None,
+            cors: None,
+            is_grpc: false,
+            responder,
+        }
+    }
 }
 
 /// What responds to a request.
@@ -41,6 +66,16 @@ pub struct WeightedBackend {
     pub to: BackendTarget,
     /// Relative to the other backends, above zero.
     pub weight: u64,
+    /// Applied after the changes of the rule.
+    pub filters: Option<Arc<BackendFilters>>,
+}
+
+/// The changes to requests to one backend, and to its responses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackendFilters {
+    pub request_headers: HeaderChanges,
+    pub response_headers: HeaderChanges,
+    pub rewrite: Rewrite,
 }
 
 /// The target of a [`WeightedBackend`].
@@ -54,12 +89,19 @@ pub enum BackendTarget {
 impl WeightedBackends {
     /// Leaves out weights of zero and sums the weights of equal targets.
     pub fn new(backends: impl IntoIterator<Item = (BackendTarget, u32)>) -> Self {
+        Self::with_filters(backends.into_iter().map(|(to, weight)| (to, weight, None)))
+    }
+
+    /// The same, with the filters of each backend.
+    pub fn with_filters(
+        backends: impl IntoIterator<Item = (BackendTarget, u32, Option<Arc<BackendFilters>>)>,
+    ) -> Self {
         let mut entries: Vec<WeightedBackend> = Vec::new();
-        for (to, weight) in backends.into_iter().filter(|(_, weight)| *weight > 0) {
-            match entries.iter_mut().find(|entry| entry.to == to) {
+        for (to, weight, filters) in backends.into_iter().filter(|(_, weight, _)| *weight > 0) {
+            match entries.iter_mut().find(|entry| entry.to == to && entry.filters == filters) {
                 // Semantics 1.8: two references to the same subset sum.
                 Some(entry) => entry.weight += u64::from(weight),
-                None => entries.push(WeightedBackend { to, weight: weight.into() }),
+                None => entries.push(WeightedBackend { to, weight: weight.into(), filters }),
             }
         }
         let sum = |sum: &mut u64, entry: &WeightedBackend| {

@@ -16,5 +16,23 @@ pub fn error_text(status: u16) -> &'static str {
     }
 }
 
+/// The gRPC status of a proxy's own response, by gRPC's mapping of HTTP statuses; 500 is a backend that cannot be resolved,
+/// which is UNAVAILABLE.
+pub fn grpc_status(status: u16) -> u8 {
+    const UNKNOWN: u8 = 2;
+    const INTERNAL: u8 = 13;
+    const UNIMPLEMENTED: u8 = 12;
+    const UNAVAILABLE: u8 = 14;
+    match status {
+        400 => INTERNAL,
+        404 => UNIMPLEMENTED,
+        429 | 500 | 502..=504 => UNAVAILABLE,
+        _ => UNKNOWN,
+    }
+}
+
+/// The body of a response by fault injection.
+pub const INJECTED_FAULT: &str = "injected fault";
+
 /// The body of a direct response whose file or variable the proxy may not read.
 pub const BODY_NOT_READABLE: &str = "the body of the response cannot be read";

@@ -65,7 +65,8 @@ pub enum NormalizedPath<'p> {
 
 impl PathNormalization {
     /// Normalises a path without its query: escaped slashes as configured, `\` is `/`, escaped unreserved characters such
-    /// as `%62` are decoded, `.` and `..` are resolved, also as `..;`, and slashes are merged (semantics 1.6).
+    /// as `%62` are decoded, `.` and `..` are resolved, also as `..;`, and slashes are merged (semantics 1.6). A path of
+    /// nothing but slashes is refused where they are merged.
     pub fn normalize<'p>(&self, path: &'p str) -> NormalizedPath<'p> {
         if !path.starts_with('/') || !needs_work(path) {
             return NormalizedPath::Matched(Cow::Borrowed(path));
@@ -79,13 +80,18 @@ impl PathNormalization {
         }
         let segments: Vec<&str> = unescaped.split(['/', '\\']).map(without_dot_parameter).collect();
         let mut normal = without_dots(&decoded(&segments.join("/"), is_unreserved));
+        let redirects = had_escaped_slash && self.escaped_slashes == EscapedSlashes::Redirect;
         if self.merge_slashes {
+            // Envoy's `merge_slashes` makes `//` of it, which no rule on `/` would match.
+            if !redirects && normal.len() > 1 && normal.bytes().all(|byte| byte == b'/') {
+                return NormalizedPath::Rejected("the path consists of slashes");
+            }
             normal = merged(&normal);
         }
         if let Some(why) = self.ambiguity(&normal) {
             return NormalizedPath::Rejected(why);
         }
-        if !had_escaped_slash || self.escaped_slashes == EscapedSlashes::Unescape {
+        if !redirects {
             return NormalizedPath::Matched(Cow::Owned(normal));
         }
         match normal.starts_with("//") {

@@ -1,4 +1,4 @@
-//! The policies: MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute and MeshGateway.
+//! The policies that route: MeshHTTPRoute, MeshGatewayHTTPRoute, MeshTCPRoute and MeshGateway.
 //!
 //! The mesh is the whole API. A policy applies to requests to Services of its namespace (producer) and to requests of
 //! clients in its namespace (consumer); names refer to its namespace unless a destination has another. Rules are shared

@@ -1,20 +1,57 @@
 //! Rules as written in policies, in one normal form: short forms are expanded before rules are compared.
 
+use std::borrow::Cow;
+use std::time::Duration;
+
 use crate::label::Labels;
 use crate::name::Name;
 use crate::route::action::{DirectResponseBody, PathChange};
+use crate::route::cors::CorsFilter;
 use crate::route::pattern::Pattern;
 use crate::route::redirect::Scheme;
 
 /// One rule: its matches, filters and backends.
 ///
 /// Absent filters or backends inherit those of a policy of lower precedence; empty ones clear them (seed 004).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteRule {
     /// A request has to meet one of them. Rules with equal matches are merged across policies.
     pub matches: Box<[RouteMatch]>,
     pub filters: Option<Box<[RouteFilter]>>,
     pub backends: Option<Box<[BackendRef]>>,
+    /// What policies of higher precedence cannot change.
+    pub overrides: Option<Box<RuleOverrides>>,
+    /// Filters that are added to those of any policy: header modifiers and mirrors.
+    pub merge: Box<[RouteFilter]>,
+    pub timeouts: RequestTimeouts,
+    pub retry: Option<RouteRetry>,
+}
+
+/// `override` of a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleOverrides {
+    pub filters: Option<Box<[RouteFilter]>>,
+    pub backends: Option<Box<[BackendRef]>>,
+}
+
+/// The timeouts of a rule; `None`: no limit of the route's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestTimeouts {
+    /// The whole exchange, with all retries.
+    pub request: Option<Duration>,
+    /// One request to a backend.
+    pub backend_request: Option<Duration>,
+}
+
+/// The retries of a rule. Connection errors and timeouts of a backend request are retried, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteRetry {
+    /// The statuses of backends that are retried.
+    pub codes: Box<[u16]>,
+    /// Retries after the first request; `None`: the proxy's default.
+    pub attempts: Option<u32>,
+    /// The minimum wait before a retry.
+    pub backoff: Option<Duration>,
 }
 
 /// One match of a rule: a request has to meet all of it.
@@ -89,6 +126,26 @@ pub enum RouteFilter {
         status: u16,
         body: Option<DirectResponseBody>,
     },
+    /// Only in routes of the Gateway API.
+    Cors(CorsFilter),
+    /// A MeshRouteFilter, or a filter of another API: requests get an error if it is not known, because skipping it may
+    /// be unsafe.
+    Extension(ExtensionFilter),
+}
+
+/// `extensionRef`: a filter that is an object of its own, in the route's namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtensionFilter {
+    pub group: Name,
+    pub kind: Name,
+    pub name: Name,
+}
+
+impl ExtensionFilter {
+    /// Whether it names a MeshRouteFilter.
+    pub fn is_own(&self) -> bool {
+        self.group == crate::parse::route::GROUP && self.kind == crate::route::RouteFilterObject::KIND
+    }
 }
 
 /// The header changes of one filter; each name occurs once.
@@ -144,6 +201,70 @@ pub struct BackendRef {
     pub port: Option<u16>,
     /// Absent is 1.
     pub weight: Option<u32>,
+    /// Applied to requests to this backend, after those of the rule.
+    pub filters: Box<[RouteFilter]>,
+    /// Only in routes of the Gateway API.
+    pub object: Option<Box<BackendObject>>,
+}
+
+/// The parts of a backendRef that only the Gateway API has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendObject {
+    pub group: Name,
+    pub kind: Name,
+    /// With the default of the route applied.
+    pub namespace: Name,
+}
+
+impl RouteRule {
+    /// The filters after merging; `None` if no policy has any.
+    pub fn effective_filters(&self) -> Option<Cow<'_, [RouteFilter]>> {
+        let overrides = self.overrides.as_deref();
+        let chosen = match overrides.and_then(|overrides| overrides.filters.as_deref()) {
+            Some(filters) => Some(Cow::Borrowed(filters)),
+            None => self.filters.as_deref().map(|filters| match overrides {
+                // Backends that cannot be changed are not replaced by a response, either.
+                Some(RuleOverrides { backends: Some(backends), .. }) if !backends.is_empty() => {
+                    filters.iter().filter(|filter| !filter.is_response()).cloned().collect()
+                }
+                _ => Cow::Borrowed(filters),
+            }),
+        };
+        if self.merge.is_empty() {
+            return chosen;
+        }
+        let chosen = chosen.unwrap_or_default();
+        Some(chosen.iter().chain(&self.merge).cloned().collect())
+    }
+
+    /// The backends after merging; `None` if no policy has any.
+    pub fn effective_backends(&self) -> Option<&[BackendRef]> {
+        let overrides = self.overrides.as_deref().and_then(|overrides| overrides.backends.as_deref());
+        overrides.or(self.backends.as_deref())
+    }
+
+    /// Everything that a policy has in this rule, with the field.
+    pub fn parts(&self) -> impl Iterator<Item = (&'static str, &[RouteFilter], &[BackendRef])> {
+        let overrides = self.overrides.as_deref();
+        let all = [
+            ("default", self.filters.as_deref(), self.backends.as_deref()),
+            (
+                "override",
+                overrides.and_then(|part| part.filters.as_deref()),
+                overrides.and_then(|part| part.backends.as_deref()),
+            ),
+            ("merge", Some(&*self.merge), None),
+        ];
+        all.into_iter()
+            .map(|(field, filters, refs)| (field, filters.unwrap_or_default(), refs.unwrap_or_default()))
+    }
+}
+
+impl RouteFilter {
+    /// Whether the proxy responds itself.
+    pub fn is_response(&self) -> bool {
+        matches!(self, Self::Redirect(_) | Self::Respond { .. })
+    }
 }
 
 impl RouteMatch {
@@ -198,9 +319,13 @@ impl ValueTest {
 }
 
 impl BackendRef {
-    /// `MeshService` or `MeshServiceSubset`.
-    pub fn kind(&self) -> &'static str {
-        if self.tags.is_some() { "MeshServiceSubset" } else { "MeshService" }
+    /// `MeshService` or `MeshServiceSubset`; in the Gateway API, the kind of the object.
+    pub fn kind(&self) -> &str {
+        match &self.object {
+            Some(object) => &object.kind,
+            None if self.tags.is_some() => "MeshServiceSubset",
+            None => "MeshService",
+        }
     }
 
     /// The weight, with its default.

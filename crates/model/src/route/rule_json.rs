@@ -1,26 +1,34 @@
 //! Rules as JSON in the long form of the specification: the output of `plan routes`.
 
+use std::time::Duration;
+
 use base64::Engine;
 use serde_json::{Map, Value, json};
 
+use crate::duration::GoDuration;
 use crate::label::Labels;
 use crate::name::Name;
 use crate::route::action::{DirectResponseBody, PathChange};
+use crate::route::cors::CorsFilter;
 use crate::route::rule::{
-    BackendRef, HeaderModifier, PathMatch, Percentage, RedirectFilter, RewriteFilter, RouteFilter,
-    RouteMatch, RouteRule, ValueTest,
+    BackendRef, ExtensionFilter, HeaderModifier, PathMatch, Percentage, RedirectFilter, RequestTimeouts,
+    RewriteFilter, RouteFilter, RouteMatch, RouteRetry, RouteRule, ValueTest,
 };
 
 /// A rule: `matches`, and `filters` and `backendRefs` where some policy has them.
 pub fn rule_value(rule: &RouteRule) -> Value {
     let mut value = Map::new();
     value.insert("matches".to_owned(), rule.matches.iter().map(match_value).collect());
-    if let Some(filters) = &rule.filters {
+    if let Some(filters) = rule.effective_filters() {
         value.insert("filters".to_owned(), filters.iter().map(filter_value).collect());
     }
-    if let Some(backends) = &rule.backends {
+    if let Some(backends) = rule.effective_backends() {
         value.insert("backendRefs".to_owned(), backends.iter().map(backend_value).collect());
     }
+    if rule.timeouts != RequestTimeouts::default() {
+        value.insert("timeouts".to_owned(), timeouts_value(&rule.timeouts));
+    }
+    put(&mut value, "retry", rule.retry.as_ref().map(retry_value));
     value.into()
 }
 
@@ -89,11 +97,46 @@ fn filter_value(filter: &RouteFilter) -> Value {
             }
             json!({"type": "DirectResponse", "directResponse": response})
         }
+        RouteFilter::Cors(cors) => json!({"type": "CORS", "cors": cors_value(cors)}),
+        RouteFilter::Extension(ExtensionFilter { group, kind, name }) => {
+            json!({"type": "ExtensionRef", "extensionRef":
+                {"group": group.as_str(), "kind": kind.as_str(), "name": name.as_str()}})
+        }
     }
 }
 
+fn cors_value(cors: &CorsFilter) -> Value {
+    let names = |names: &[Name]| names.iter().map(|name| name.as_str()).collect::<Value>();
+    json!({
+        "allowOrigins": cors.origins.iter().map(|origin| origin.as_str()).collect::<Value>(),
+        "allowCredentials": cors.allows_credentials,
+        "allowMethods": names(&cors.methods),
+        "allowHeaders": names(&cors.headers),
+        "exposeHeaders": names(&cors.exposed_headers),
+        "maxAge": cors.max_age,
+    })
+}
+
+/// The timeouts of a rule.
+pub fn timeouts_value(timeouts: &RequestTimeouts) -> Value {
+    let mut map = Map::new();
+    let text = |duration: Duration| Value::from(GoDuration(duration).to_string());
+    put(&mut map, "request", timeouts.request.map(text));
+    put(&mut map, "backendRequest", timeouts.backend_request.map(text));
+    map.into()
+}
+
+/// The retries of a rule.
+pub fn retry_value(retry: &RouteRetry) -> Value {
+    let mut map = Map::new();
+    put(&mut map, "codes", (!retry.codes.is_empty()).then(|| retry.codes.iter().copied().collect()));
+    put(&mut map, "attempts", retry.attempts.map(Value::from));
+    put(&mut map, "backoff", retry.backoff.map(|backoff| GoDuration(backoff).to_string().into()));
+    map.into()
+}
+
 /// A whole number, or a string for decimals, as in the schema.
-fn percentage_value(percentage: Percentage) -> Value {
+pub(super) fn percentage_value(percentage: Percentage) -> Value {
     match percentage.0 % 10_000 {
         0 => (percentage.0 / 10_000).into(),
         _ => percentage.as_f64().to_string().into(),
@@ -157,6 +200,13 @@ fn body_value(body: &DirectResponseBody) -> Value {
 
 pub fn backend_value(backend: &BackendRef) -> Value {
     let mut value = json!({"kind": backend.kind(), "name": backend.name.as_str()});
+    if let Some(object) = &backend.object {
+        value["group"] = object.group.as_str().into();
+        value["namespace"] = object.namespace.as_str().into();
+    }
+    if !backend.filters.is_empty() {
+        value["filters"] = backend.filters.iter().map(filter_value).collect();
+    }
     if let Some(tags) = &backend.tags {
         value["tags"] = tags_value(tags);
     }

@@ -13,15 +13,18 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::address::Protocol;
 use crate::label::Labels;
-use crate::name::{Name, ServiceKey};
+use crate::name::{Name, ObjectKey, ServiceKey};
 use crate::notice::ObjectRef;
 use crate::route::action::{Responder, RuleAction, WeightedBackends};
 use crate::route::hostname::{HostMap, Hostname};
+use crate::route::load_balancing::EffectiveLoadBalancing;
 use crate::route::matcher::{MatchEntry, RouteGroup};
 use crate::route::policy::{Certificate, GatewayProtocol};
 use crate::route::request::RequestView;
 use crate::route::rule::{MatchConditions, PathMatch, RouteMatch, RouteRule};
+use crate::route::tls::{BackendTls, ClientAuthentication};
 
 /// The routes of one proxy.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,6 +33,11 @@ pub struct RouteTable {
     outbounds: BTreeMap<(ServiceKey, u16), Arc<Outbound>>,
     outbounds_by_address: BTreeMap<SocketAddr, Arc<Outbound>>,
     ports: BTreeMap<u16, Arc<GatewayPort>>,
+    /// The UDP ports of a gateway, which may have the numbers of TCP ports.
+    udp_ports: BTreeMap<u16, Arc<WeightedBackends>>,
+    /// The backends that a gateway connects to by TLS.
+    backend_tls: BTreeMap<BackendId, Arc<BackendTls>>,
+    load_balancing: BTreeMap<ServiceKey, Arc<EffectiveLoadBalancing>>,
 }
 
 impl RouteTable {
@@ -56,6 +64,72 @@ impl RouteTable {
     /// Adds or replaces a gateway's port.
     pub fn put_port(&mut self, port: Arc<GatewayPort>) {
         self.ports.insert(port.number, port);
+    }
+
+    pub fn remove_port(&mut self, number: u16) {
+        self.ports.remove(&number);
+    }
+
+    /// Adds or replaces a gateway's UDP port.
+    pub fn put_udp_port(&mut self, number: u16, split: Arc<WeightedBackends>) {
+        self.udp_ports.insert(number, split);
+    }
+
+    /// Where the datagrams of a gateway's port go.
+    pub fn udp_port(&self, number: u16) -> Option<&Arc<WeightedBackends>> {
+        self.udp_ports.get(&number)
+    }
+
+    /// Sorted by number.
+    pub fn udp_ports(&self) -> impl Iterator<Item = (u16, &Arc<WeightedBackends>)> {
+        self.udp_ports.iter().map(|(number, split)| (*number, split))
+    }
+
+    /// Sets how a gateway connects to a backend by TLS.
+    pub fn put_backend_tls(&mut self, id: BackendId, tls: Arc<BackendTls>) {
+        self.backend_tls.insert(id, tls);
+    }
+
+    /// TLS to a backend; `None`: without TLS.
+    pub fn backend_tls(&self, id: &BackendId) -> Option<&Arc<BackendTls>> {
+        self.backend_tls.get(id)
+    }
+
+    /// Sets how requests to Services are balanced, in place of all that was set before.
+    pub fn set_load_balancing(&mut self, all: BTreeMap<ServiceKey, Arc<EffectiveLoadBalancing>>) {
+        self.load_balancing = all;
+    }
+
+    /// How requests to a Service are balanced; `None`: by the proxy's settings.
+    pub fn load_balancing(&self, service: &ServiceKey) -> Option<&Arc<EffectiveLoadBalancing>> {
+        // Most meshes have no policy.
+        if self.load_balancing.is_empty() { None } else { self.load_balancing.get(service) }
+    }
+
+    /// By Service.
+    pub fn all_load_balancing(&self) -> &BTreeMap<ServiceKey, Arc<EffectiveLoadBalancing>> {
+        &self.load_balancing
+    }
+
+    /// Sorted by backend.
+    pub fn all_backend_tls(&self) -> impl Iterator<Item = (&BackendId, &Arc<BackendTls>)> {
+        self.backend_tls.iter()
+    }
+
+    /// The Secrets with certificates that a proxy needs: of listeners, and as a client of backends.
+    pub fn secrets(&self) -> BTreeSet<ObjectKey> {
+        let listeners = self.ports.values().flat_map(|port| port.listeners.iter());
+        let of_listeners = listeners.filter_map(|listener| Some(&listener.certificate.as_ref()?.secret));
+        let of_backends = self.backend_tls.values().filter_map(|tls| tls.client_certificate.as_ref());
+        of_listeners.chain(of_backends).cloned().collect()
+    }
+
+    /// The ConfigMaps with certificate authorities that a proxy needs: of clients, and of backends.
+    pub fn authorities(&self) -> BTreeSet<ObjectKey> {
+        let listeners = self.ports.values().flat_map(|port| port.listeners.iter());
+        let of_clients = listeners.filter_map(|listener| Some(&*listener.clients.as_ref()?.authorities));
+        let of_backends = self.backend_tls.values().map(|tls| &*tls.authorities);
+        of_clients.chain(of_backends).flatten().cloned().collect()
     }
 
     pub fn outbound(&self, service: &ServiceKey, port: u16) -> Option<&Arc<Outbound>> {
@@ -94,6 +168,7 @@ impl RouteTable {
         for routing in of_outbounds.chain(listeners.flat_map(|l| l.hosts.iter().map(|(_, r)| r))) {
             routing.add_backends(&mut found);
         }
+        found.extend(self.udp_ports.values().flat_map(|split| split.backends()).cloned());
         found
     }
 }
@@ -132,7 +207,7 @@ impl Routing {
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatewayPort {
     pub number: u16,
-    /// All listeners of a port have the same protocol.
+    /// All listeners of a port have the same protocol; where HTTPS and TLS share it, TLS.
     pub protocol: GatewayProtocol,
     pub listeners: Box<[Listener]>,
     /// The index of the listener for a host.
@@ -156,6 +231,35 @@ impl GatewayPort {
     pub fn listener(&self, host: &str) -> Option<&Listener> {
         self.listener_by_host.find(host).and_then(|at| self.listeners.get(*at))
     }
+
+    /// The listener of a request. With TLS, the SNI chooses it, and a Host of another listener is misdirected: that
+    /// listener may have another certificate or validate clients.
+    pub fn choose(&self, sni: Option<&str>, host: &str) -> ListenerChoice<'_> {
+        let by_host = self.listener(host);
+        // Nearly always the Host is the SNI.
+        let Some(sni) = sni.filter(|sni| *sni != host) else {
+            let otherwise = if sni.is_some() { ListenerChoice::NoCertificate } else { ListenerChoice::None };
+            return by_host.map_or(otherwise, ListenerChoice::Found);
+        };
+        match (self.listener(sni), by_host) {
+            (None, _) => ListenerChoice::NoCertificate,
+            (Some(own), Some(other)) if std::ptr::eq(own, other) => ListenerChoice::Found(own),
+            (Some(_), Some(_)) => ListenerChoice::Misdirected,
+            (Some(_), None) => ListenerChoice::None,
+        }
+    }
+}
+
+/// The listener of a request.
+#[derive(Clone, Copy, Debug)]
+pub enum ListenerChoice<'t> {
+    Found(&'t Listener),
+    /// The Host belongs to another listener than the SNI: status 421.
+    Misdirected,
+    /// No listener has the SNI: the handshake fails.
+    NoCertificate,
+    /// No listener has the host: status 404.
+    None,
 }
 
 /// One listener of a gateway.
@@ -163,8 +267,12 @@ impl GatewayPort {
 pub struct Listener {
     pub name: Name,
     pub hostname: Hostname,
+    /// That of the port, but HTTPS and TLS may share one.
+    pub protocol: GatewayProtocol,
     /// Only with TLS.
     pub certificate: Option<Certificate>,
+    /// How client certificates are validated; `None`: clients have none.
+    pub clients: Option<Arc<ClientAuthentication>>,
     /// The routes of each host. Requests to other hosts get 404, TCP connections are closed.
     pub hosts: HostMap<Routing>,
 }
@@ -256,7 +364,7 @@ impl HttpRule {
     pub fn catch_all(action: RuleAction) -> Self {
         let everything =
             RouteMatch { path: Some(PathMatch::Prefix(Name::new("/"))), ..RouteMatch::default() };
-        let rule = RouteRule { matches: [everything].into(), filters: None, backends: None };
+        let rule = RouteRule { matches: [everything].into(), ..RouteRule::default() };
         Self { rule: Arc::new(rule), origin: RuleOrigin::default(), action }
     }
 }
@@ -274,6 +382,12 @@ pub struct RuleOrigin {
     pub filters: Option<ObjectRef>,
     /// The policy that the backends come from.
     pub backends: Option<ObjectRef>,
+    /// The policy that overrides the filters, and cannot be overridden itself.
+    pub filters_override: Option<ObjectRef>,
+    /// The policy that overrides the backends.
+    pub backends_override: Option<ObjectRef>,
+    /// The policy of each filter that is added by `merge`.
+    pub merged: Box<[ObjectRef]>,
 }
 
 /// A port of a Service, or of those of its pods that have all tags.
@@ -282,13 +396,18 @@ pub struct BackendId {
     pub service: ServiceKey,
     /// The Service's port.
     pub port: u16,
+    /// TCP and UDP ports may have the same number.
+    pub protocol: Protocol,
     pub tags: Labels,
 }
 
-/// `ns/name:80`, and `ns/name:80{version=v2}` for a subset.
+/// `ns/name:80`, `ns/name:53/UDP`, and `ns/name:80{version=v2}` for a subset.
 impl fmt::Display for BackendId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.service, self.port)?;
+        if self.protocol != Protocol::Tcp {
+            write!(f, "/{}", self.protocol.as_str())?;
+        }
         if self.tags.is_empty() {
             return Ok(());
         }

@@ -37,6 +37,9 @@ fn paths_have_one_form_before_they_are_matched() {
         ("/../../x", "/x"),
         ("/a//b", "/a/b"),
         ("//a///b//", "/a/b/"),
+        ("//", "400"),
+        ("/a/..///", "400"),
+        (r"/\", "400"),
         ("/x/..//admin", "/admin"),
         ("/%62", "/b"),
         ("/%2e%2E/x", "/x"),
@@ -78,6 +81,8 @@ fn escaped_slashes_merging_and_parameters_are_settings() {
         (with(EscapedSlashes::Reject), "/admin%2fx", "400"),
         (with(EscapedSlashes::Unescape), "/x%2f..%2fadmin", "/admin"),
         (PathNormalization { merge_slashes: false, ..with(EscapedSlashes::Unescape) }, "//a//b", "//a//b"),
+        (PathNormalization { merge_slashes: false, ..with(EscapedSlashes::Unescape) }, "//", "//"),
+        (with(EscapedSlashes::Unescape), "/%2f", "400"),
         // Not to another host.
         (
             PathNormalization { merge_slashes: false, ..with(EscapedSlashes::Redirect) },
@@ -268,13 +273,7 @@ fn a_group_in_the_place_of_another_shares_compiled_patterns_and_finds_the_same()
     let mut changed = paths.clone();
     changed[299] = pattern("/other");
     // Other rules than before, so that it cannot be taken over whole.
-    let rule = HttpRule::catch_all(RuleAction {
-        request_headers: HeaderChanges::default(),
-        response_headers: HeaderChanges::default(),
-        mirrors: Box::default(),
-        rewrite: Rewrite::default(),
-        responder: Responder::Forward(WeightedBackends::default()),
-    });
+    let rule = HttpRule::catch_all(RuleAction::new(Responder::Forward(WeightedBackends::default())));
     let before = RouteGroup::new(vec![Arc::new(rule)], entries(&paths));
     let after = RouteGroup::after(&before, Vec::new(), |_| entries(&changed));
     let headers = HeaderList::default();
@@ -367,7 +366,12 @@ fn the_first_value_of_a_query_parameter_counts_as_it_was_sent() {
 fn a_split_gives_each_leg_its_share_and_sums_equal_ones() {
     let backend = |name: &str| {
         let service = crate::ServiceKey::new(&"ns".into(), &name.into());
-        BackendTarget::Backend(BackendId { service, port: 80, tags: crate::Labels::EMPTY })
+        BackendTarget::Backend(BackendId {
+            service,
+            port: 80,
+            protocol: crate::Protocol::Tcp,
+            tags: crate::Labels::EMPTY,
+        })
     };
     let split = WeightedBackends::new([
         (backend("a"), 60),

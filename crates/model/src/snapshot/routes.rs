@@ -1,18 +1,24 @@
 //! Route policies and gateways, by namespace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Snapshot;
 use crate::name::{Name, ObjectKey};
-use crate::route::{Gateway, GatewayHttpRoute, HttpRoute, RouteRule, TcpRoute};
+use crate::route::{
+    Gateway, GatewayHttpRoute, Hostname, HttpRoute, LoadBalancingPolicy, RouteFilterObject, RouteRule,
+    TcpRoute,
+};
 
 #[derive(Debug, Default)]
 pub(super) struct RouteIndex {
     http: BTreeMap<ObjectKey, HttpRoute>,
     gateway_http: BTreeMap<ObjectKey, GatewayHttpRoute>,
+    gateway_http_by_host: BTreeMap<Hostname, BTreeSet<ObjectKey>>,
     tcp: BTreeMap<ObjectKey, TcpRoute>,
     gateways: BTreeMap<ObjectKey, Gateway>,
+    load_balancing: BTreeMap<ObjectKey, LoadBalancingPolicy>,
+    filters: BTreeMap<ObjectKey, RouteFilterObject>,
 }
 
 impl RouteIndex {
@@ -26,10 +32,25 @@ impl RouteIndex {
     }
 
     pub(super) fn put_gateway_http(&mut self, mut route: GatewayHttpRoute) {
-        if let Some(old) = self.gateway_http.get(&route.key) {
+        if let Some(old) = self.remove_gateway_http(&route.key) {
             reuse_equal_rules(&mut route.rules, &old.rules);
         }
+        for host in &route.hostnames {
+            self.gateway_http_by_host.entry(host.clone()).or_default().insert(route.key.clone());
+        }
         self.gateway_http.insert(route.key.clone(), route);
+    }
+
+    fn remove_gateway_http(&mut self, key: &ObjectKey) -> Option<GatewayHttpRoute> {
+        let old = self.gateway_http.remove(key)?;
+        for host in &old.hostnames {
+            let Some(routes) = self.gateway_http_by_host.get_mut(host) else { continue };
+            routes.remove(key);
+            if routes.is_empty() {
+                self.gateway_http_by_host.remove(host);
+            }
+        }
+        Some(old)
     }
 
     pub(super) fn put_tcp(&mut self, route: TcpRoute) {
@@ -39,9 +60,23 @@ impl RouteIndex {
     pub(super) fn put_gateway(&mut self, gateway: Gateway) {
         self.gateways.insert(gateway.key.clone(), gateway);
     }
+
+    pub(super) fn put_route_filter(&mut self, filter: RouteFilterObject) {
+        self.filters.insert(filter.key.clone(), filter);
+    }
+
+    /// Objects of a file have no creation time: the revision that added them stands for it.
+    pub(super) fn put_load_balancing(&mut self, mut policy: LoadBalancingPolicy, revision: u64) {
+        let known = self.load_balancing.get(&policy.identity.key).map(|held| held.identity.added);
+        policy.identity.added = known.unwrap_or(revision);
+        self.load_balancing.insert(policy.identity.key.clone(), policy);
+    }
 }
 
-fn within<'m, T>(map: &'m BTreeMap<ObjectKey, T>, namespace: &Name) -> impl Iterator<Item = &'m T> {
+pub(super) fn within<'m, T>(
+    map: &'m BTreeMap<ObjectKey, T>,
+    namespace: &Name,
+) -> impl Iterator<Item = &'m T> {
     let first = ObjectKey { namespace: namespace.clone(), name: Name::default() };
     let namespace = namespace.clone();
     map.range(first..).take_while(move |(key, _)| key.namespace == namespace).map(|(_, object)| object)
@@ -61,6 +96,12 @@ impl Snapshot {
 
     pub fn gateway_http_routes(&self, namespace: &Name) -> impl Iterator<Item = &GatewayHttpRoute> {
         within(&self.routes.gateway_http, namespace)
+    }
+
+    /// The MeshGatewayHTTPRoutes that name this host.
+    pub fn gateway_http_routes_of_host(&self, host: &Hostname) -> impl Iterator<Item = &GatewayHttpRoute> {
+        let keys = self.routes.gateway_http_by_host.get(host).into_iter().flatten();
+        keys.filter_map(|key| self.routes.gateway_http.get(key))
     }
 
     pub fn tcp_routes(&self, namespace: &Name) -> impl Iterator<Item = &TcpRoute> {
@@ -107,6 +148,36 @@ impl Snapshot {
         self.routes.gateways.values()
     }
 
+    pub fn route_filter(&self, key: &ObjectKey) -> Option<&RouteFilterObject> {
+        self.routes.filters.get(key)
+    }
+
+    pub fn route_filters(&self) -> impl Iterator<Item = &RouteFilterObject> {
+        self.routes.filters.values()
+    }
+
+    pub fn remove_route_filter(&mut self, key: &ObjectKey) {
+        self.revision.0 += 1;
+        self.routes.filters.remove(key);
+    }
+
+    pub fn load_balancing_policies(&self, namespace: &Name) -> impl Iterator<Item = &LoadBalancingPolicy> {
+        within(&self.routes.load_balancing, namespace)
+    }
+
+    pub fn all_load_balancing_policies(&self) -> impl Iterator<Item = &LoadBalancingPolicy> {
+        self.routes.load_balancing.values()
+    }
+
+    pub fn load_balancing_policy(&self, key: &ObjectKey) -> Option<&LoadBalancingPolicy> {
+        self.routes.load_balancing.get(key)
+    }
+
+    pub fn remove_load_balancing_policy(&mut self, key: &ObjectKey) {
+        self.revision.0 += 1;
+        self.routes.load_balancing.remove(key);
+    }
+
     pub fn remove_http_route(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.routes.http.remove(key);
@@ -114,7 +185,7 @@ impl Snapshot {
 
     pub fn remove_gateway_http_route(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
-        self.routes.gateway_http.remove(key);
+        self.routes.remove_gateway_http(key);
     }
 
     pub fn remove_tcp_route(&mut self, key: &ObjectKey) {

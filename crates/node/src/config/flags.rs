@@ -56,6 +56,10 @@ pub struct NodeFlags {
     /// Node ports and health check ports that this node may serve; others are refused with an Event
     #[arg(long, value_name = "FIRST-LAST", default_value_t)]
     pub service_node_port_range: NodePortRange,
+    /// Mode ipvs: also put the addresses of Services on the dummy interface kube-ipvs0, as kube-proxy does, for programs
+    /// that read them
+    #[arg(long)]
+    pub ipvs_dummy_interface: bool,
     #[command(flatten)]
     pub access: AdminAccessArgs,
     #[command(flatten)]

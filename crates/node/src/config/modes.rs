@@ -1,5 +1,6 @@
 //! Proxy modes, and how nftables differs from the mode that kube-proxy would run where none is set.
 
+use model::forward::ForwardingMode;
 use model::{Service, Snapshot};
 
 use super::Configuration;
@@ -21,6 +22,15 @@ impl Mode {
             Self::Nftables => "nftables",
             Self::Default | Self::Iptables => "iptables",
             Self::Ipvs => "ipvs",
+        }
+    }
+
+    /// The mode that runs.
+    pub fn forwarding(self) -> ForwardingMode {
+        match self {
+            Self::Nftables | Self::Default => ForwardingMode::Nftables,
+            Self::Iptables => ForwardingMode::Iptables,
+            Self::Ipvs => ForwardingMode::Ipvs,
         }
     }
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use model::forward::ForwardingMode;
+
 use super::fields::{FIELDS, FLAGS, Support};
 use super::*;
 
@@ -195,12 +197,14 @@ fn fields_of_ipvs_have_an_effect_in_mode_ipvs_alone() {
     let of = |mode: &str| with_file(&format!("mode: {mode}\n{text}")).unwrap();
     let (settings, notices) = of("ipvs");
     assert!(
-        settings.mode == super::Mode::Ipvs && settings.proxy.is_ipvs && notices.is_empty(),
+        settings.mode == super::Mode::Ipvs
+            && settings.proxy.mode == ForwardingMode::Ipvs
+            && notices.is_empty(),
         "{notices:?}"
     );
     assert_eq!(settings.proxy.ipvs_scheduler, "lc");
     let (settings, notices) = of("nftables");
-    assert!(!settings.proxy.is_ipvs);
+    assert_eq!(settings.proxy.mode, ForwardingMode::Nftables);
     assert_eq!(notices.iter().filter(|notice| notice.message.starts_with("ipvs.")).count(), 4, "{notices:?}");
 }
 

@@ -1,6 +1,6 @@
 //! Tests of backends: hints, Require and Spill seen from a zone, and subsets by tags.
 
-use model::{Interner, Labels, Name, ServiceKey, parse};
+use model::{Interner, Labels, Name, Protocol, ServiceKey, parse};
 use serde_json::{Value, json};
 
 use super::*;
@@ -42,7 +42,12 @@ fn is_near(endpoint: &BackendEndpoint) -> bool {
 
 fn seen(snapshot: &Snapshot, zone: &str, tags: &[(&str, &str)]) -> (String, &'static str) {
     let service = ServiceKey::new(&"ns".into(), &"web".into());
-    let id = BackendId { service, port: 80, tags: tags.iter().copied().collect::<Labels>() };
+    let id = BackendId {
+        service,
+        port: 80,
+        protocol: Protocol::Tcp,
+        tags: tags.iter().copied().collect::<Labels>(),
+    };
     let place = ConsumerLocation { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
     let backend = backend(snapshot, &id, &place, FeatureGates::default()).unwrap();
     let text = backend
@@ -76,7 +81,7 @@ fn require_holds_for_subsets_too() {
 
 fn seen_later(snapshot: &Snapshot, zone: &str) -> Vec<String> {
     let service = ServiceKey::new(&"ns".into(), &"web".into());
-    let id = BackendId { service, port: 80, tags: Labels::EMPTY };
+    let id = BackendId { service, port: 80, protocol: Protocol::Tcp, tags: Labels::EMPTY };
     let place = ConsumerLocation { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
     let fallbacks = fallbacks(snapshot, &id, &place, FeatureGates::default());
     let text = |b: &Backend| {
@@ -137,8 +142,12 @@ fn an_endpoint_without_a_pod_has_the_tags_of_its_slice() {
 #[test]
 fn a_backend_whose_port_is_gone_is_left_out() {
     let snapshot = world(json!({}), false, THREE);
-    let id =
-        |port| BackendId { service: ServiceKey::new(&"ns".into(), &"web".into()), port, tags: Labels::EMPTY };
+    let id = |port| BackendId {
+        service: ServiceKey::new(&"ns".into(), &"web".into()),
+        port,
+        protocol: Protocol::Tcp,
+        tags: Labels::EMPTY,
+    };
     let table = table(&snapshot, [&id(80), &id(81)], &ConsumerLocation::default(), FeatureGates::default());
     assert_eq!(table.backends().count(), 1);
     assert!(table.backend(&id(80)).is_some_and(|b| b.protocol == AppProtocol::Http));

@@ -42,8 +42,6 @@ pub struct ProxySettings {
     pub gates: NodeGates,
     /// `--service-node-port-range`.
     pub node_port_range: NodePortRange,
-    /// Whether the mode is ipvs, in which addresses of Services are local to the node.
-    pub is_ipvs: bool,
     /// `ipvs.scheduler`.
     pub ipvs_scheduler: String,
 }
@@ -94,8 +92,6 @@ pub struct NodeConfig {
     pub zone: Option<Name>,
     pub gates: NodeGates,
     pub node_port_range: NodePortRange,
-    /// The node's address of each family, as the cluster knows it.
-    pub primary: Vec<IpAddr>,
     pub rules: NodeRules,
 }
 
@@ -136,14 +132,13 @@ impl NodeConfig {
             localhost_listeners,
             service_cidrs: cidrs.into(),
             addresses: addresses.into(),
-            ipvs_sources: settings.is_ipvs.then(|| primary.clone().into()),
+            primary: primary.into(),
         };
         let config = Self {
             name: node.name.clone(),
             zone: node.zone.clone(),
             gates: settings.gates,
             node_port_range: settings.node_port_range,
-            primary,
             rules,
         };
         (config, notices.0)
@@ -166,7 +161,7 @@ impl NodeConfig {
 
     /// The node's address of a family.
     pub fn primary(&self, family: Family) -> Option<IpAddr> {
-        self.primary.iter().copied().find(|address| Family::of(*address) == family)
+        self.rules.primary.iter().copied().find(|address| Family::of(*address) == family)
     }
 }
 

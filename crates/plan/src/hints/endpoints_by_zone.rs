@@ -8,6 +8,7 @@ use std::sync::Arc;
 use model::{Endpoint, Hints, Name, SliceContent};
 
 use super::topology::{ClusterTopology, ZoneTopology, ZoneWeight};
+use crate::capacity::WHOLE;
 use crate::slices::Packing;
 
 /// The zone of one endpoint.
@@ -28,6 +29,8 @@ pub(super) struct EndpointsByZone<'f> {
     pub zone_by_endpoint: Vec<EndpointZone>,
     pub ready: usize,
     pub ready_by_zone: Vec<usize>,
+    /// Like `ready_by_zone`, each endpoint with its capacity, in thousandths; `None` if all have the same.
+    pub capacity_by_zone: Option<Vec<u64>>,
     /// Ready endpoints without a zone.
     pub without_zone: usize,
     /// Ready endpoints without a node.
@@ -47,6 +50,7 @@ impl<'f> EndpointsByZone<'f> {
     pub(super) fn new(topology: &'f ClusterTopology, packing: &Packing<'_>) -> Self {
         let mut endpoints = Self {
             ready_by_zone: vec![0; topology.zones().len()],
+            capacity_by_zone: None,
             zones: ZoneNumbers { known: topology.zones(), others: Vec::new() },
             zone_by_endpoint: Vec::with_capacity(contents(packing).map(|c| c.endpoints.len()).sum()),
             ready: 0,
@@ -59,6 +63,9 @@ impl<'f> EndpointsByZone<'f> {
                 endpoints.add(endpoint);
             }
         }
+        if !packing.capacities.is_empty() {
+            endpoints.weigh(packing);
+        }
         endpoints
     }
 
@@ -69,6 +76,7 @@ impl<'f> EndpointsByZone<'f> {
             zone_by_endpoint: Vec::new(),
             ready: 0,
             ready_by_zone: Vec::new(),
+            capacity_by_zone: None,
             without_zone: 0,
             without_node: 0,
             first_without_zone: None,
@@ -94,6 +102,33 @@ impl<'f> EndpointsByZone<'f> {
         }
         self.ready_by_zone[zone] += 1;
         self.zone_by_endpoint.push(EndpointZone::Zone(zone));
+    }
+
+    /// Sums the capacities of zones.
+    fn weigh(&mut self, packing: &Packing<'_>) {
+        let mut sums = vec![0; self.ready_by_zone.len()];
+        let endpoints = contents(packing).flat_map(|content| &content.endpoints);
+        for (endpoint, zone) in endpoints.zip(&self.zone_by_endpoint) {
+            if let EndpointZone::Zone(zone) = zone {
+                let own = packing.capacities.get(&endpoint.addresses.first()).copied();
+                sums[*zone] += u64::from(own.unwrap_or(WHOLE));
+            }
+        }
+        self.capacity_by_zone = Some(sums);
+    }
+
+    /// The capacity of a zone in thousandths of one endpoint.
+    pub(super) fn capacity(&self, zone: usize) -> u64 {
+        match &self.capacity_by_zone {
+            Some(sums) => sums[zone],
+            None => self.ready_by_zone[zone] as u64 * u64::from(WHOLE),
+        }
+    }
+
+    /// The capacity of all zones and of endpoints without one.
+    pub(super) fn capacity_of_all(&self) -> u64 {
+        let without_zone = self.without_zone as u64 * u64::from(WHOLE);
+        (0..self.ready_by_zone.len()).map(|zone| self.capacity(zone)).sum::<u64>() + without_zone
     }
 
     /// Whether consumers can use the hints: every ready endpoint has a zone hint, or every one has a node hint.

@@ -11,7 +11,7 @@ use super::mechanism::Mechanism;
 use super::topology::ClusterTopology;
 use super::{HintContext, auto, endpoints_by_zone, event_reason};
 use crate::slices::Packing;
-use crate::spill::SpillDemand;
+use crate::spill::{MeasuredDemand, ProvedLoad, SpillDemand, SpillKeep};
 
 /// The state of one Service and one address family.
 ///
@@ -28,6 +28,10 @@ pub struct Hysteresis {
     /// Ready endpoints that serve another zone than their own, sorted by address. For Auto and Prefer.
     pub(super) reassigned: Vec<(IpAddr, Name)>,
     pub(super) demand: Option<SpillDemand>,
+    /// Only if the demand is measured.
+    pub(super) proved: Option<ProvedLoad>,
+    /// The demand to write now.
+    pub(super) measured: Option<MeasuredDemand>,
     /// Unknown after a restart.
     pub(super) reported: Option<ReportedNotices>,
 }
@@ -63,6 +67,8 @@ impl PartialEq for Hysteresis {
             && self.hints_by_zone == other.hints_by_zone
             && self.reassigned == other.reassigned
             && self.demand == other.demand
+            && self.proved == other.proved
+            && self.measured == other.measured
     }
 }
 
@@ -81,8 +87,10 @@ impl Hysteresis {
         // Slices differ if a controller stopped half-way. Active mechanisms sort before inactive ones.
         let mechanism = contents().filter_map(annotated).filter(|m| *m != Mechanism::None).min();
         let mechanism = mechanism.unwrap_or_default();
-        let demand = contents().find_map(|c| SpillDemand::parse(c.annotation(annotation::DEMAND)?).ok());
+        let demand = contents().find_map(spill_demand);
         let mut hysteresis = Self::of(mechanism, demand, None, contents());
+        hysteresis.proved =
+            contents().find_map(|c| ProvedLoad::parse(c.annotation(annotation::PROVED)?).ok());
         if mechanism == Mechanism::None {
             let ready = contents().flat_map(|c| &c.endpoints).filter(|e| e.conditions.is_ready_for_hints());
             hysteresis.hinted = ready.into_iter().any(|e| e.hints.is_some());
@@ -94,10 +102,27 @@ impl Hysteresis {
     pub(super) fn after(
         mechanism: Mechanism,
         demand: Option<SpillDemand>,
+        proved: Option<ProvedLoad>,
         reported: ReportedNotices,
         packing: &Packing<'_>,
     ) -> Self {
-        Self::of(mechanism, demand, Some(reported), endpoints_by_zone::contents(packing))
+        let after = Self::of(mechanism, demand, Some(reported), endpoints_by_zone::contents(packing));
+        Self { proved, ..after }
+    }
+
+    /// With a measured demand to write, for a Service that spills by measured demand.
+    pub fn with_measured(self, measured: MeasuredDemand) -> Self {
+        Self { measured: Some(measured), ..self }
+    }
+
+    /// The demand in the slices, if it is Spill's.
+    pub fn demand(&self) -> Option<&SpillDemand> {
+        self.demand.as_ref()
+    }
+
+    /// The proved load in the slices.
+    pub fn proved(&self) -> Option<ProvedLoad> {
+        self.proved
     }
 
     fn of<'s>(
@@ -179,4 +204,10 @@ impl Hysteresis {
             topology.cpu_ratios().into_iter().flatten().map(|(z, r)| (z.as_str(), r)).collect();
         auto::cpu_allocation::is_overloaded(&counts, &ratios)
     }
+}
+
+fn spill_demand(content: &SliceContent) -> Option<SpillDemand> {
+    let demand = SpillDemand::parse(content.annotation(annotation::DEMAND)?).ok()?;
+    let keep = content.annotation(annotation::KEEP).and_then(|text| SpillKeep::parse(text).ok());
+    Some(demand.with_keep(keep))
 }

@@ -4,24 +4,29 @@
 //! from it. For consumers that read only hints, endpoints have own-zone hints if no zone spills and none otherwise, so that
 //! Spill never overloads a zone more than an even spread does.
 
+use std::collections::BTreeMap;
+
+use model::Name;
+
 use super::endpoints_by_zone::{EndpointZone, EndpointsByZone};
 use super::expected_load::{self, ZoneFallback};
 use super::mechanism::Mechanism;
 use super::message::{count, list, percent};
 use super::write_hints::{DesiredHints, SliceAnnotations, UnreadyHints, write_hints};
 use super::{HintContext, MechanismOutcome, clear, event_reason};
+use crate::capacity::format_thousandths;
 use crate::hints::ZoneWeight;
 use crate::slices::Packing;
-use crate::spill::{PARTS, SpillDemand, zone_spills};
+use crate::spill::{MeasuredDemand, SpillDemand, SpillDemandMode, ZoneCapacity, kept_share, zone_spills};
 
 /// Hysteresis: a smaller change of a zone's share, in 256ths, does not rewrite the slices of every Service.
-const STEADY_PARTS: u16 = 2;
+const STEADY_PARTS: u32 = 2;
 /// Hysteresis: existing hints stay until an endpoint would get more than twice its fair share, so that a rolling update
 /// does not toggle them with each pod.
 const HINT_OVERLOAD: f64 = 1.0;
 
 pub(super) fn apply(context: &mut HintContext<'_>, packing: &mut Packing<'_>) -> MechanismOutcome {
-    let Some(demand) = steady_demand(context) else {
+    let Some(MeasuredDemand { demand, proved }) = steady_demand(context) else {
         clear(context, packing, Mechanism::None);
         context.report(
             event_reason::WITHHELD,
@@ -35,7 +40,7 @@ pub(super) fn apply(context: &mut HintContext<'_>, packing: &mut Packing<'_>) ->
     };
     let endpoints = &context.endpoints;
     let hinted = carries_hints(context, &demand);
-    let annotations = SliceAnnotations::spill(context, &demand);
+    let annotations = SliceAnnotations::spill(context, &demand, proved);
     write_hints(packing, context.topology, &annotations, UnreadyHints::ClearedInPassing, |index, _| {
         match endpoints.zone_by_endpoint[index] {
             EndpointZone::Zone(zone) if hinted => DesiredHints::Shared(endpoints.zones.own(zone)),
@@ -46,53 +51,102 @@ pub(super) fn apply(context: &mut HintContext<'_>, packing: &mut Packing<'_>) ->
         report_programmed(context, &demand, hinted);
         context.report_nodes_without_zone();
     }
-    MechanismOutcome { demand: Some(demand), ..MechanismOutcome::programmed(Mechanism::Spill) }
+    MechanismOutcome { demand: Some(demand), proved, ..MechanismOutcome::programmed(Mechanism::Spill) }
 }
 
-/// The demand of the nodes, or that of the slices if the difference is small.
-fn steady_demand(context: &HintContext<'_>) -> Option<SpillDemand> {
+/// Measured demand where it decides, else that of the nodes; or that of the slices if the difference is small.
+fn steady_demand(context: &HintContext<'_>) -> Option<MeasuredDemand> {
     let now = context.topology.demand()?;
-    let before = context.hysteresis.demand.as_ref().filter(|before| before.is_near(now, STEADY_PARTS));
-    Some(before.unwrap_or(now).clone())
+    let has_same_zones = |demand: &SpillDemand| {
+        let place = |d: &SpillDemand| -> Vec<_> {
+            d.zones().iter().map(|z| (z.region.clone(), z.zone.clone())).collect()
+        };
+        place(demand) == place(now)
+    };
+    let stored = context.hysteresis.demand.as_ref();
+    // Who does not know the mode leaves measured demand as it is.
+    if context.demand_mode.is_none_or(|mode| mode == SpillDemandMode::Measured) {
+        let new = context.hysteresis.measured.as_ref().filter(|new| has_same_zones(&new.demand));
+        let kept = stored.filter(|demand| demand.keep().is_some() && has_same_zones(demand));
+        let kept =
+            kept.map(|demand| MeasuredDemand { demand: demand.clone(), proved: context.hysteresis.proved });
+        if let Some(measured) = new.cloned().or(kept) {
+            return Some(measured);
+        }
+    }
+    let before = stored.filter(|before| before.is_near(now, STEADY_PARTS));
+    Some(MeasuredDemand { demand: before.unwrap_or(now).clone(), proved: None })
 }
 
 fn carries_hints(context: &HintContext<'_>, demand: &SpillDemand) -> bool {
     let was_hinted = context.hysteresis.mechanism == Mechanism::Spill && context.hysteresis.hinted;
+    if demand.keep().is_some() && was_hinted {
+        let endpoints = &context.endpoints;
+        return demand.zones().iter().enumerate().all(|(zone, d)| {
+            let fair = endpoints.ready_by_zone[zone] as f64 / endpoints.ready.max(1) as f64;
+            f64::from(d.share) / demand.parts() as f64 <= fair * (1.0 + HINT_OVERLOAD)
+        });
+    }
     if was_hinted && context.endpoints.without_zone == 0 {
         let worst = expected_load::by_zone(&context.endpoints, ZoneWeight::Cpu, ZoneFallback::Everywhere);
         return worst.is_none_or(|w| w.overload() <= HINT_OVERLOAD);
     }
-    !spilling_zones(&context.endpoints, demand).any(|_| true)
+    // Consumers that read only hints treat all endpoints alike.
+    let endpoints = &context.endpoints;
+    let by_count = |zone: usize| endpoints.ready_by_zone[zone] as u64;
+    !spilling_zones(demand, by_count, endpoints.ready as u64).any(|_| true)
 }
 
-/// Zones that send part of their traffic elsewhere, with the share that they keep.
-fn spilling_zones<'s>(
-    endpoints: &'s EndpointsByZone<'_>,
-    demand: &'s SpillDemand,
-) -> impl Iterator<Item = (usize, f64)> + 's {
+/// Zones that send part of their traffic elsewhere, with the share that they keep at an equal load.
+fn spilling_zones(
+    demand: &SpillDemand,
+    capacity: impl Fn(usize) -> u64,
+    all: u64,
+) -> impl Iterator<Item = (usize, f64)> {
     // The demand lists the zones of the cluster in the order of their numbers.
     let zones = demand.zones().iter().enumerate();
-    let spilling =
-        zones.filter(|(zone, d)| zone_spills(d.share, endpoints.ready_by_zone[*zone], endpoints.ready));
-    spilling.map(|(zone, d)| {
-        let capacity = endpoints.ready_by_zone[zone] as f64 / endpoints.ready as f64;
-        (zone, capacity * PARTS as f64 / f64::from(d.share))
+    zones.filter_map(move |(zone, d)| {
+        let own = capacity(zone);
+        let kept = || own as f64 / all as f64 * demand.parts() as f64 / f64::from(d.share);
+        zone_spills(demand, d.share, own, all).then(|| (zone, kept()))
     })
+}
+
+fn capacity_by_zone(endpoints: &EndpointsByZone<'_>) -> BTreeMap<Name, ZoneCapacity> {
+    let zones = (0..endpoints.ready_by_zone.len()).map(|zone| {
+        (Name::new(endpoints.zones.name(zone)), ZoneCapacity::from_thousandths(endpoints.capacity(zone)))
+    });
+    let without_zone = (Name::default(), ZoneCapacity::from(endpoints.without_zone));
+    zones.chain([without_zone]).filter(|(_, capacity)| capacity.thousandths() > 0).collect()
 }
 
 fn report_programmed(context: &mut HintContext<'_>, demand: &SpillDemand, hinted: bool) {
     let endpoints = &context.endpoints;
-    let spilling = spilling_zones(endpoints, demand).map(|(zone, keeps)| {
+    let all = endpoints.capacity_of_all();
+    let spilling = spilling_zones(demand, |zone| endpoints.capacity(zone), all).map(|(zone, keeps)| {
+        let keeps = match demand.keep() {
+            Some(_) => kept_share(demand, &capacity_by_zone(endpoints), endpoints.zones.name(zone)),
+            None => keeps,
+        };
+        (zone, keeps)
+    });
+    let of_capacity = |capacity: u64| match endpoints.capacity_by_zone {
+        Some(_) => format!(" of capacity {}", format_thousandths(capacity)),
+        None => String::new(),
+    };
+    let spilling = spilling.filter(|(_, keeps)| *keeps < 0.995).map(|(zone, keeps)| {
         format!(
-            "{} keeps {} with {}",
+            "{} keeps {} with {}{}",
             endpoints.zones.name(zone),
             percent(keeps),
-            count(endpoints.ready_by_zone[zone], "endpoint")
+            count(endpoints.ready_by_zone[zone], "endpoint"),
+            of_capacity(endpoints.capacity(zone))
         )
     });
     let spilling = list(spilling);
     let shares = demand.zones().iter().filter(|z| z.share > 0);
-    let shares = list(shares.map(|z| format!("{} {}", z.zone, percent(f64::from(z.share) / PARTS as f64))));
+    let shares =
+        list(shares.map(|z| format!("{} {}", z.zone, percent(f64::from(z.share) / demand.parts() as f64))));
     let (outcome, advice) = match spilling.is_empty() {
         _ if endpoints.ready == 0 => ("no endpoint is ready".to_owned(), ""),
         true => ("all traffic stays in its zone".to_owned(), ""),
@@ -101,11 +155,13 @@ fn report_programmed(context: &mut HintContext<'_>, demand: &SpillDemand, hinted
             " Add endpoints there to keep more.",
         ),
     };
+    let basis = if demand.keep().is_some() { "measured traffic" } else { "expected traffic by CPU" };
     let others = if hinted { "stay in their zone" } else { "spread traffic evenly" };
     let message = format!(
-        "{}: {outcome}; {}, expected traffic by CPU: {shares}. Consumers that read only hints {others}.{advice}",
+        "{}: {outcome}; {}{}, {basis}: {shares}. Consumers that read only hints {others}.{advice}",
         context.source,
         count(endpoints.ready, "ready endpoint"),
+        of_capacity(all),
     );
     context.report(event_reason::PROGRAMMED, message);
 }

@@ -99,10 +99,13 @@ impl ZoneWeight {
 }
 
 fn spill_annotations(demand: &SpillDemand, origin: SettingOrigin) -> (Name, Labels) {
-    let demand = Name::new(&demand.to_string());
+    let text = Name::new(&demand.to_string());
     let mut pairs = mechanism_annotations(Mechanism::Spill, origin);
-    pairs.push((Name::new(annotation::DEMAND), demand.clone()));
-    (demand, Labels::from_pairs(pairs))
+    pairs.push((Name::new(annotation::DEMAND), text.clone()));
+    if let Some(keep) = demand.keep() {
+        pairs.push((Name::new(annotation::KEEP), Name::new(&keep.to_string())));
+    }
+    (text, Labels::from_pairs(pairs))
 }
 
 fn mechanism_annotations(mechanism: Mechanism, origin: SettingOrigin) -> Vec<(Name, Name)> {

@@ -9,7 +9,7 @@ use super::mechanism::Mechanism;
 use super::topology::ClusterTopology;
 use super::traffic_distribution::SettingOrigin;
 use crate::slices::Packing;
-use crate::spill::SpillDemand;
+use crate::spill::{ProvedLoad, SpillDemand};
 
 /// The hints that a ready endpoint should have.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +33,14 @@ pub(super) enum UnreadyHints {
 }
 
 /// The annotations that mechanisms set on slices.
-const OURS: [&str; 4] =
-    [annotation::MECHANISM, annotation::MECHANISM_SOURCE, annotation::DEMAND, annotation::REGIONS];
+const OURS: [&str; 6] = [
+    annotation::MECHANISM,
+    annotation::MECHANISM_SOURCE,
+    annotation::DEMAND,
+    annotation::KEEP,
+    annotation::PROVED,
+    annotation::REGIONS,
+];
 
 /// The mechanism's annotations on the slices of a Service.
 #[derive(Debug)]
@@ -42,6 +48,8 @@ pub(super) struct SliceAnnotations {
     mechanism: Mechanism,
     origin: SettingOrigin,
     demand: Option<Name>,
+    keep: Option<Name>,
+    proved: Option<Name>,
     regions: Option<Name>,
     /// The complete annotations of a slice without others, shared by all such slices.
     alone: Labels,
@@ -53,7 +61,15 @@ impl SliceAnnotations {
             Mechanism::None => Labels::EMPTY,
             named => context.topology.annotations(named, context.origin),
         };
-        Self { mechanism, origin: context.origin, demand: None, regions: None, alone }
+        Self {
+            mechanism,
+            origin: context.origin,
+            demand: None,
+            keep: None,
+            proved: None,
+            regions: None,
+            alone,
+        }
     }
 
     /// For a region with more zones than hints can list: nodes use the zones in the annotation.
@@ -65,12 +81,20 @@ impl SliceAnnotations {
         Self { regions: Some(regions), alone, ..base }
     }
 
-    pub(super) fn spill(context: &HintContext<'_>, demand: &SpillDemand) -> Self {
-        let (demand, alone) = context.topology.spill_annotations(demand, context.origin);
+    pub(super) fn spill(context: &HintContext<'_>, demand: &SpillDemand, proved: Option<ProvedLoad>) -> Self {
+        let keep = demand.keep().map(|keep| Name::new(&keep.to_string()));
+        let proved = proved.map(|proved| Name::new(&proved.to_string()));
+        let (demand, mut alone) = context.topology.spill_annotations(demand, context.origin);
+        if let Some(proved) = &proved {
+            let own = (Name::new(annotation::PROVED), proved.clone());
+            alone = Labels::from_pairs(alone.iter().cloned().chain([own]).collect());
+        }
         Self {
             mechanism: Mechanism::Spill,
             origin: context.origin,
             demand: Some(demand),
+            keep,
+            proved,
             regions: None,
             alone,
         }
@@ -89,6 +113,8 @@ impl SliceAnnotations {
         };
         mechanism_fits
             && annotations.value(annotation::DEMAND) == self.demand.as_ref()
+            && annotations.value(annotation::KEEP) == self.keep.as_ref()
+            && annotations.value(annotation::PROVED) == self.proved.as_ref()
             && annotations.value(annotation::REGIONS) == self.regions.as_ref()
     }
 

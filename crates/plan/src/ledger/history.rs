@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
-use super::{TrafficGaps, TrafficOwner, TrafficReport, TrafficRow, TrafficSums, ZonePairTraffic};
+use super::{
+    LedgerDemand, ServiceDemandRow, TrafficGaps, TrafficOwner, TrafficReport, TrafficRow, TrafficSums,
+    ZoneDemandRow, ZonePairTraffic,
+};
 use crate::work_queue::MonotonicTime;
 use minute_cells::{CellSums, MinuteCells};
 use packed_counts::PackedCounts;
@@ -88,9 +91,43 @@ struct Reporter {
     started: Option<MonotonicTime>,
     heard: MonotonicTime,
     counts: PackedCounts,
+    /// New connections per second between its last two reports, sorted; `None` after one.
+    rates: Option<Vec<(CellKey, f32)>>,
     gaps: TrafficGaps,
     /// Of earlier starts.
     earlier_gaps: TrafficGaps,
+}
+
+impl Reporter {
+    fn is_silent(&self, now: MonotonicTime) -> bool {
+        now.0.saturating_sub(self.heard.0) >= SILENT_AFTER
+    }
+}
+
+fn connection_rates(
+    before: &Reporter,
+    after: &[(CellKey, Counts)],
+    now: MonotonicTime,
+) -> Vec<(CellKey, f32)> {
+    // Two reports within a second would make a rate of noise.
+    let seconds = now.0.saturating_sub(before.heard.0).as_secs_f64().max(1.0);
+    let counted =
+        growth(&before.counts, after).filter(|(key, growth)| growth.connections > 0 && key.owner > DIRECT);
+    counted.map(|(key, growth)| (key, (growth.connections as f64 / seconds) as f32)).collect()
+}
+
+/// What grew, both in the order of keys.
+fn growth<'a>(
+    before: &'a PackedCounts,
+    after: &'a [(CellKey, Counts)],
+) -> impl Iterator<Item = (CellKey, Counts)> + 'a {
+    let mut before = before.iter().peekable();
+    after.iter().filter_map(move |(key, counts)| {
+        while before.next_if(|(known, _)| known < key).is_some() {}
+        let last = before.next_if(|(known, _)| known == key).map(|(_, counts)| counts);
+        let growth = counts.since(last.unwrap_or_default());
+        (growth != Counts::default()).then_some((*key, growth))
+    })
 }
 
 /// Why a report is not in the ledger.
@@ -181,9 +218,11 @@ impl TrafficLedger {
         // A new start of a known reporter, and a reporter that is younger than the ledger, count from zero.
         let counts_all = is_known || started.is_some_and(|started| started >= self.started);
         let mut earlier_gaps = TrafficGaps::default();
+        let mut rates = None;
         if let Some(before) = self.reporters.remove(&report.reporter) {
             earlier_gaps = before.earlier_gaps;
             if same_start {
+                rates = Some(connection_rates(&before, &counts, now));
                 self.add_growth(&before.counts, &counts, now);
             } else {
                 // Open flows are those of now.
@@ -199,6 +238,7 @@ impl TrafficLedger {
             started,
             heard: now,
             counts: PackedCounts::new(&counts),
+            rates,
             gaps: report.gaps,
             earlier_gaps,
         };
@@ -285,14 +325,8 @@ impl TrafficLedger {
     }
 
     fn add_growth(&mut self, before: &PackedCounts, after: &[(CellKey, Counts)], now: MonotonicTime) {
-        let mut before = before.iter().peekable();
-        for (key, counts) in after {
-            while before.next_if(|(known, _)| known < key).is_some() {}
-            let last = before.next_if(|(known, _)| known == key).map(|(_, counts)| counts);
-            let growth = counts.since(last.unwrap_or_default());
-            if growth != Counts::default() {
-                self.add(*key, growth, now);
-            }
+        for (key, growth) in growth(before, after) {
+            self.add(key, growth, now);
         }
     }
 
@@ -406,8 +440,7 @@ impl TrafficLedger {
             add_gaps(&mut gaps, reporter.earlier_gaps);
             add_gaps(&mut gaps, reporter.gaps);
         }
-        let is_silent = |reporter: &Reporter| now.0.saturating_sub(reporter.heard.0) >= SILENT_AFTER;
-        let silent = self.reporters.iter().filter(|(_, reporter)| is_silent(reporter));
+        let silent = self.reporters.iter().filter(|(_, reporter)| reporter.is_silent(now));
         TrafficSums {
             since: self.since.clone(),
             window_seconds: now.0.saturating_sub(self.started.0).as_secs().saturating_sub(first * MINUTE),
@@ -437,6 +470,40 @@ impl TrafficLedger {
             TrafficMinute { start_seconds: minute.number * MINUTE, zone_pairs }
         };
         self.minutes.iter().map(of).filter(|minute| !minute.zone_pairs.is_empty()).collect()
+    }
+
+    /// Connections per second by Service and zones, between the last two reports of each reporter that is not silent.
+    pub fn demand(&self, now: MonotonicTime) -> LedgerDemand {
+        let mut reporting = BTreeSet::new();
+        let mut rates: BTreeMap<CellKey, f64> = BTreeMap::new();
+        let mut highest: BTreeMap<(OwnerId, u8), f64> = BTreeMap::new();
+        for (name, reporter) in &self.reporters {
+            let Some(own) = reporter.rates.as_ref().filter(|_| !reporter.is_silent(now)) else { continue };
+            reporting.insert(name.clone());
+            for cells in own.chunk_by(|(a, _), (b, _)| (a.owner, a.from) == (b.owner, b.from)) {
+                let mut sum = 0.0;
+                for (key, rate) in cells {
+                    *rates.entry(*key).or_default() += f64::from(*rate);
+                    sum += f64::from(*rate);
+                }
+                let most = highest.entry((cells[0].0.owner, cells[0].0.from)).or_default();
+                *most = most.max(sum);
+            }
+        }
+        let rates: Vec<(CellKey, f64)> = rates.into_iter().collect();
+        let zone = |id: u8| self.zones.get(usize::from(id)).cloned().unwrap_or_default();
+        let row = |cells: &[(CellKey, f64)]| ZoneDemandRow {
+            from_zone: zone(cells[0].0.from),
+            rate_by_target: cells.iter().map(|(key, rate)| (zone(key.to), *rate)).collect(),
+            highest_rate: highest.get(&(cells[0].0.owner, cells[0].0.from)).copied().unwrap_or_default(),
+        };
+        let service = |cells: &[(CellKey, f64)]| {
+            let owner = self.owners.get(cells[0].0.owner as usize).cloned().flatten()?;
+            let zones = cells.chunk_by(|(a, _), (b, _)| a.from == b.from).map(row).collect();
+            Some(ServiceDemandRow { owner, zones })
+        };
+        let services = rates.chunk_by(|(a, _), (b, _)| a.owner == b.owner).filter_map(service).collect();
+        LedgerDemand { services, reporting }
     }
 
     /// Sums since the start of the ledger, for counters: whether through a Service, and the pair of zones.

@@ -50,7 +50,7 @@ const EDITED: &[(&str, &[&str])] = &[
     ),
     ("networking.k8s.io", &["ingresses", "networkpolicies"]),
     ("policy", &["poddisruptionbudgets"]),
-    ("zoneward.dev", &["meshgatewayhttproutes", "meshgateways", "meshhttproutes", "meshtcproutes"]),
+    ("zoneward.dev", MESH_KINDS),
 ];
 
 /// Kinds of a namespace that its users only read.
@@ -91,6 +91,8 @@ const VIEWED: &[(&str, &[&str])] = &[
             "meshgatewayhttproutes/status",
             "meshgateways/status",
             "meshhttproutes/status",
+            "meshloadbalancings/status",
+            "meshroutefilters/status",
             "meshtcproutes/status",
         ],
     ),
@@ -146,9 +148,22 @@ const READER_GROUPS: &[&str] = &[
     "zoneward.dev",
 ];
 
-const MESH_KINDS: &[&str] = &["meshgatewayhttproutes", "meshgateways", "meshhttproutes", "meshtcproutes"];
-const MESH_STATUS: &[&str] =
-    &["meshgatewayhttproutes/status", "meshgateways/status", "meshhttproutes/status", "meshtcproutes/status"];
+const MESH_KINDS: &[&str] = &[
+    "meshgatewayhttproutes",
+    "meshgateways",
+    "meshhttproutes",
+    "meshloadbalancings",
+    "meshroutefilters",
+    "meshtcproutes",
+];
+const MESH_STATUS: &[&str] = &[
+    "meshgatewayhttproutes/status",
+    "meshgateways/status",
+    "meshhttproutes/status",
+    "meshloadbalancings/status",
+    "meshroutefilters/status",
+    "meshtcproutes/status",
+];
 
 fn rule(verbs: &[&str], groups: &[&str], resources: &[&str]) -> Value {
     json!({"verbs": verbs, "apiGroups": groups, "resources": resources})
@@ -374,6 +389,8 @@ fn zoneward_controller() -> Vec<Value> {
         rule(&["create", "get", "list", "patch", "update", "watch"], &["coordination.k8s.io"], &["leases"]),
         rule(&["list", "watch"], &["zoneward.dev"], MESH_KINDS),
         rule(&["patch"], &["zoneward.dev"], MESH_STATUS),
+        rule(&["list", "watch"], &["zoneward.dev"], &["zonedrains"]),
+        rule(&["patch"], &["zoneward.dev"], &["zonedrains/status"]),
         events(),
     ]
 }

@@ -1,7 +1,11 @@
 //! Resolves the backendRefs of policies to ports of existing Services.
 
+use std::sync::Arc;
+
 use model::route::{AppProtocol, BackendId, BackendRef, BackendTarget, WeightedBackends};
 use model::{Name, Notice, ObjectRef, Protocol, Service, ServiceKey, ServicePort, ServiceType, Snapshot};
+
+use super::rule_action::header_and_path_changes;
 
 #[derive(Clone, Copy)]
 pub(super) struct BackendResolver<'a> {
@@ -23,13 +27,17 @@ impl BackendResolver<'_> {
         notices: &mut Vec<Notice>,
     ) -> WeightedBackends {
         let entry = |backend: &BackendRef| match self.backend(backend, &policy.namespace, http) {
-            Ok(id) => (BackendTarget::Backend(id), backend.share()),
+            Ok(id) => {
+                let filters = &backend.filters;
+                let filters = (!filters.is_empty()).then(|| Arc::new(header_and_path_changes(filters)));
+                (BackendTarget::Backend(id), backend.share(), filters)
+            }
             Err(reason) => {
                 notices.push(unresolved(policy, backend, &reason, "its share of requests fails"));
-                (BackendTarget::Error(UNRESOLVED), backend.share())
+                (BackendTarget::Error(UNRESOLVED), backend.share(), None)
             }
         };
-        WeightedBackends::new(backends.iter().map(entry).collect::<Vec<_>>())
+        WeightedBackends::with_filters(backends.iter().map(entry).collect::<Vec<_>>())
     }
 
     /// A backend, which is a Service in the policy's namespace, or why it cannot be resolved.
@@ -48,7 +56,7 @@ impl BackendResolver<'_> {
         }
         let port = self.port(service, backend, http)?;
         let tags = backend.tags.clone().unwrap_or_default();
-        Ok(BackendId { service: key, port: port.port, tags })
+        Ok(BackendId { service: key, port: port.port, protocol: port.protocol, tags })
     }
 
     /// The port of the backendRef; else the one that the client connected to, by number, then by name; else the first one,

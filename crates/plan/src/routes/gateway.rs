@@ -21,6 +21,7 @@ use model::route::{
 use model::{Name, Notice, ObjectKey, Snapshot};
 
 use super::backend_resolution::BackendResolver;
+use super::load_balancing::{PolicyConsumer, set_load_balancing};
 use super::merge::RuleSource;
 use super::policy_attachment::precedence;
 use super::prepared_rules::PreparedRules;
@@ -30,8 +31,10 @@ use listener_hosts::ListenerHosts;
 
 pub fn gateway(snapshot: &Snapshot, gateway: &Gateway) -> (RouteTable, Vec<Notice>) {
     let routes = GatewayRoutes::new(snapshot, gateway.clone());
-    let notices = routes.notices();
-    (Arc::unwrap_or_clone(routes.table), notices)
+    let mut notices = routes.notices();
+    let mut table = Arc::unwrap_or_clone(routes.table);
+    notices.extend(set_load_balancing(&mut table, snapshot, PolicyConsumer::Gateway(&gateway.key)));
+    (table, notices)
 }
 
 /// The routes of a gateway with the state that updates need. An update gives the same table as planning from scratch.
@@ -207,7 +210,9 @@ impl GatewayRoutes {
         let opened = Listener {
             name: listener.name.clone(),
             hostname: listener.hostname.clone(),
+            protocol: listener.protocol,
             certificate: listener.certificate.clone(),
+            clients: None,
             hosts,
         };
         if is_http {

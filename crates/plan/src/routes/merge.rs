@@ -1,7 +1,8 @@
 //! Merges the rules of several policies into one list (seed 004, "Merging behavior").
 //!
 //! Rules with the same matches become one rule. Its filters and its backends each come from the policy of highest precedence
-//! that has them: an absent list inherits, an empty list clears.
+//! that has them: an absent list inherits, an empty list clears. `override` reverses that: the policy of lowest precedence
+//! that has one decides. Filters of `merge` are added, those of policies of lower precedence first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,9 +29,17 @@ pub fn merge(sources: &[RuleSource<'_>]) -> Vec<(Arc<RouteRule>, RuleOrigin)> {
     for source in sources {
         for (i, rule) in source.rules.iter().enumerate() {
             let place = *place_by_matches.entry(&rule.matches).or_insert(merged.len());
+            let overrides = rule.overrides.as_deref();
             let own = RuleOrigin {
                 filters: rule.filters.as_ref().map(|_| source.policy.clone()),
                 backends: rule.backends.as_ref().map(|_| source.policy.clone()),
+                filters_override: overrides
+                    .and_then(|part| part.filters.as_ref())
+                    .map(|_| source.policy.clone()),
+                backends_override: overrides
+                    .and_then(|part| part.backends.as_ref())
+                    .map(|_| source.policy.clone()),
+                merged: rule.merge.iter().map(|_| source.policy.clone()).collect(),
                 ..RuleOrigin::default()
             };
             if let Some((whole, origin)) = merged.get_mut(place) {
@@ -53,5 +62,21 @@ pub(super) fn fill(rule: &mut Arc<RouteRule>, origin: &mut RuleOrigin, lower: &R
     if rule.backends.is_none() && lower.backends.is_some() {
         Arc::make_mut(rule).backends = lower.backends.clone();
         origin.backends = from.backends.clone();
+    }
+    if let Some(lower) = &lower.overrides {
+        let own = Arc::make_mut(rule).overrides.get_or_insert_default();
+        if lower.filters.is_some() {
+            own.filters.clone_from(&lower.filters);
+            origin.filters_override.clone_from(&from.filters_override);
+        }
+        if lower.backends.is_some() {
+            own.backends.clone_from(&lower.backends);
+            origin.backends_override.clone_from(&from.backends_override);
+        }
+    }
+    if !lower.merge.is_empty() {
+        let own = Arc::make_mut(rule);
+        own.merge = lower.merge.iter().chain(&own.merge).cloned().collect();
+        origin.merged = from.merged.iter().chain(&origin.merged).cloned().collect();
     }
 }

@@ -17,6 +17,7 @@ use super::mesh_client::MeshClient;
 use super::policy_attachment::{http_rules, tcp_backends};
 use super::prepared_rules::{PreparedRules, merge_lists, same_or_new};
 use super::rule_action::{RouteContext, forward_to};
+use crate::gateway_api::{MeshRouting, mesh_routing};
 
 /// The routes of a client to one port of a Service.
 #[derive(Debug)]
@@ -72,7 +73,11 @@ impl OutboundRoutes {
         let destination = Destination { service, port, protocol };
         let mut builder =
             OutboundBuilder { snapshot, before, notices: Vec::new(), prepared: RulesByPolicy::new() };
-        let routing = builder.routing(client, &destination);
+        let standard = mesh_routing(snapshot, &client.namespace, service, port);
+        let (routing, protocol) = match standard {
+            Some(standard) => builder.standard_routing(client, &destination, standard),
+            None => (builder.routing(client, &destination), protocol),
+        };
         let outbound = Outbound {
             service: service.key.clone(),
             port: port.port,
@@ -100,7 +105,12 @@ struct Destination<'a> {
 
 impl Destination<'_> {
     fn backend(&self) -> BackendId {
-        BackendId { service: self.service.key.clone(), port: self.port.port, tags: Labels::EMPTY }
+        BackendId {
+            service: self.service.key.clone(),
+            port: self.port.port,
+            protocol: self.port.protocol,
+            tags: Labels::EMPTY,
+        }
     }
 }
 
@@ -112,6 +122,33 @@ struct OutboundBuilder<'a> {
 }
 
 impl OutboundBuilder<'_> {
+    /// Routes of the Gateway API decide alone: the two APIs differ in what an unmatched request gets.
+    fn standard_routing(
+        &mut self,
+        client: &MeshClient,
+        destination: &Destination<'_>,
+        standard: MeshRouting,
+    ) -> (Routing, AppProtocol) {
+        self.notices.extend(standard.notices);
+        let by: Vec<String> = standard.routes.iter().map(ToString::to_string).collect();
+        let Destination { service, port, protocol } = destination;
+        let http = http_rules(self.snapshot, client, &service.key).into_iter().map(|source| source.policy);
+        let tcp = tcp_backends(self.snapshot, client, &service.key).map(|(policy, _)| policy);
+        for policy in http.chain(tcp) {
+            let message = format!(
+                "no effect on port {} of {}: {} has it as parentRef, and routes of the Gateway API decide alone; remove one of them",
+                port.port,
+                service.key,
+                by.join(", ")
+            );
+            self.notices.push(Notice::new(policy, "Overridden", message));
+        }
+        // The route tells what the port speaks if its declaration does not.
+        let is_http = matches!(standard.routing, Routing::Http(_));
+        let protocol = if is_http && protocol.is_http() { *protocol } else { standard.protocol };
+        (standard.routing, protocol)
+    }
+
     /// Semantics 1.8: HTTP routes for HTTP ports, TCP routes for other ports and for HTTP ports without HTTP routes.
     fn routing(&mut self, client: &MeshClient, destination: &Destination<'_>) -> Routing {
         let http = http_rules(self.snapshot, client, &destination.service.key);

@@ -137,5 +137,18 @@ pub fn unused_targets(snapshot: &Snapshot, namespace: &Name) -> Vec<Notice> {
         let to = route.to.iter().enumerate().filter_map(|(i, to)| Some((i, to.service.as_ref()?))).collect();
         check(&|| route.object(), &route.target, to);
     }
+    for policy in snapshot.load_balancing_policies(namespace) {
+        let to = policy.to.iter().enumerate().filter_map(|(i, to)| Some((i, to.service.as_ref()?))).collect();
+        // A Gateway of the Gateway API may be the target, too.
+        let target = match &policy.target {
+            PolicyTarget::Gateway(name, _)
+                if snapshot.standard_gateway(&ObjectKey::new(namespace, name)).is_some() =>
+            {
+                &PolicyTarget::Mesh
+            }
+            target => target,
+        };
+        check(&|| policy.object(), target, to);
+    }
     notices
 }

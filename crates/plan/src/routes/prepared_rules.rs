@@ -123,7 +123,8 @@ impl MergedRule<'_> {
         let own = self.merged.as_ref().map_or(&self.rule.rule, |(rule, _)| rule);
         let lacks_filters = own.filters.is_none() && lower.rule.filters.is_some();
         let lacks_backends = own.backends.is_none() && lower.rule.backends.is_some();
-        if lacks_filters || lacks_backends {
+        let is_changed = lower.rule.overrides.is_some() || !lower.rule.merge.is_empty();
+        if lacks_filters || lacks_backends || is_changed {
             let HttpRule { rule, origin, .. } = &**self.rule;
             let (rule, origin) = self.merged.get_or_insert_with(|| (rule.clone(), origin.clone()));
             fill(rule, origin, &lower.rule, &lower.origin);

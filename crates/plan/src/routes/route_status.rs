@@ -8,14 +8,15 @@
 use std::collections::BTreeMap;
 
 use model::route::{
-    AppProtocol, BackendRef, Gateway, GatewayHttpRoute, HttpRoute, PolicyTarget, RouteFilter, RouteRule,
-    TcpRoute,
+    AppProtocol, BackendRef, Gateway, GatewayHttpRoute, HttpRoute, LoadBalancingPolicy, PolicyTarget,
+    RouteFilter, RouteRule, TcpRoute,
 };
-use model::{Name, ObjectKey, Protocol, ServiceKey, Snapshot};
+use model::{Name, ObjectKey, ObjectRef, Protocol, Service, ServiceKey, Snapshot};
 
 use super::backend_resolution::BackendResolver;
 use super::gateway::{has_listener, selects};
 use crate::condition_status::ConditionStatus;
+use crate::gateway_api::{deciding_routes, shared_hosts};
 
 /// The state of a Secret that a listener refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +77,11 @@ pub fn of_gateway_http_route(snapshot: &Snapshot, policy: &GatewayHttpRoute) -> 
         ));
     }
     refs.rules("spec.rules", &policy.rules);
-    refs.status(effective)
+    let mut status = refs.status(effective);
+    if effective && let Some(shared) = shared_hosts::of_mesh_policy(snapshot, policy) {
+        status.programmed.message += &format!("; {shared}");
+    }
+    status
 }
 
 /// The conditions of a MeshTCPRoute.
@@ -94,6 +99,47 @@ pub fn of_tcp_route(snapshot: &Snapshot, policy: &TcpRoute) -> RouteStatus {
         }
     }
     refs.status(selects && effective > 0)
+}
+
+/// The conditions of a MeshLoadBalancing.
+pub fn of_load_balancing(snapshot: &Snapshot, policy: &LoadBalancingPolicy) -> RouteStatus {
+    let mut refs = ReferenceCheck::new(snapshot, &policy.identity.key.namespace);
+    // A Gateway of the Gateway API may be the target, too.
+    let selects = match &policy.target {
+        PolicyTarget::Gateway(name, _)
+            if snapshot.standard_gateway(&ObjectKey::new(refs.namespace, name)).is_some() =>
+        {
+            true
+        }
+        target => refs.target(target),
+    };
+    let mut effective = 0;
+    for (i, to) in policy.to.iter().enumerate() {
+        effective += usize::from(match &to.service {
+            None => true,
+            Some(service) => refs.policy_destination(i, service, to.settings.needs_http()),
+        });
+    }
+    let mut status = refs.status(selects && effective > 0);
+    if selects && effective > 0 {
+        status.programmed.message = status
+            .programmed
+            .message
+            .replace("the rules are in the route tables", "the settings are in the tables");
+    }
+    status
+}
+
+/// The conditions of a MeshRouteFilter, which refers to nothing; the routes that refer to it have it.
+pub fn of_route_filter() -> RouteStatus {
+    let condition = |reason, message: &str| {
+        let message = message.to_owned();
+        RouteCondition { status: ConditionStatus::True, reason, message }
+    };
+    RouteStatus {
+        resolved: condition("ResolvedRefs", "all references are resolved"),
+        programmed: condition("Programmed", "routes that refer to it by extensionRef use it"),
+    }
 }
 
 /// The conditions of a MeshGateway. A Secret that is not in `secrets` has not been read yet.
@@ -198,7 +244,45 @@ impl<'s> ReferenceCheck<'s> {
                 format!("spec.to[{at}].targetRef: no port of Service {key} {what}"),
             ));
         }
-        fits
+        fits && !self.is_overridden(at, service)
+    }
+
+    /// Whether a destination exists; fields for requests need a port with HTTP.
+    fn policy_destination(&mut self, at: usize, key: &ServiceKey, needs_http: Option<&str>) -> bool {
+        let Some(service) = self.snapshot.service(key) else {
+            let message = format!(
+                "spec.to[{at}].targetRef: Service {key} does not exist: create it, or correct the name"
+            );
+            self.missing.push(("TargetNotFound", message));
+            return false;
+        };
+        let mut ports = service.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
+        let has_http = ports.any(|port| AppProtocol::of(port.app_protocol.as_deref(), &port.name).is_http());
+        if let Some(field) = needs_http.filter(|_| !has_http) {
+            self.idle.push((
+                "DestinationNotHTTP",
+                format!(
+                    "spec.to[{at}].default.{field}: no port of Service {key} is declared as HTTP; where no HTTPRoute leads to it, set the appProtocol of a port to http, http2 or grpc"
+                ),
+            ));
+        }
+        true
+    }
+
+    /// Whether routes of the Gateway API decide on every port.
+    fn is_overridden(&mut self, at: usize, service: &Service) -> bool {
+        let ports = service.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
+        let deciding = |port| deciding_routes(self.snapshot, self.namespace, service, port);
+        let routes: Vec<Vec<ObjectRef>> = ports.map(deciding).collect();
+        if routes.iter().any(Vec::is_empty) {
+            return false;
+        }
+        let mut names: Vec<String> = routes.iter().flatten().map(ToString::to_string).collect();
+        names.dedup();
+        let message =
+            format!("spec.to[{at}].targetRef: {} decide on Service {}", names.join(", "), service.key);
+        self.idle.push(("Overridden", message));
+        true
     }
 
     fn tcp_listener(&mut self, target: &PolicyTarget) -> bool {
@@ -217,13 +301,15 @@ impl<'s> ReferenceCheck<'s> {
 
     fn rules(&mut self, field: &str, rules: &[std::sync::Arc<RouteRule>]) {
         for (i, rule) in rules.iter().enumerate() {
-            for (j, backend) in rule.backends.iter().flatten().enumerate() {
-                self.backend(&format!("{field}[{i}].default.backendRefs[{j}]"), backend, true);
-            }
-            for (j, filter) in rule.filters.iter().flatten().enumerate() {
-                if let RouteFilter::Mirror { backend, .. } = filter {
-                    let field = format!("{field}[{i}].default.filters[{j}].requestMirror.backendRef");
-                    self.backend(&field, backend, true);
+            for (part, filters, backends) in rule.parts() {
+                for (j, backend) in backends.iter().enumerate() {
+                    self.backend(&format!("{field}[{i}].{part}.backendRefs[{j}]"), backend, true);
+                }
+                for (j, filter) in filters.iter().enumerate() {
+                    if let RouteFilter::Mirror { backend, .. } = filter {
+                        let field = format!("{field}[{i}].{part}.filters[{j}].requestMirror.backendRef");
+                        self.backend(&field, backend, true);
+                    }
                 }
             }
         }

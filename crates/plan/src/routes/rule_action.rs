@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use model::route::{
-    BackendId, BackendTarget, DirectResponse, HeaderChanges, HttpRule, Percentage, RedirectFilter,
-    RequestMirror, RequestRedirect, Responder, Rewrite, RewriteFilter, RouteFilter, RouteRule, RuleAction,
-    RuleOrigin, WeightedBackends,
+    BackendFilters, BackendId, BackendTarget, DirectResponse, HeaderChanges, HeaderModifier, HttpRule,
+    Percentage, RedirectFilter, RequestMirror, RequestRedirect, Responder, Rewrite, RewriteFilter,
+    RouteFilter, RouteRule, RuleAction, RuleOrigin, WeightedBackends,
 };
 use model::{Notice, ObjectRef};
 
@@ -34,13 +34,7 @@ pub(super) fn rules(
 
 /// The action that only forwards.
 pub(super) fn forward_to(to: BackendId) -> RuleAction {
-    RuleAction {
-        request_headers: HeaderChanges::default(),
-        response_headers: HeaderChanges::default(),
-        mirrors: Box::default(),
-        rewrite: Rewrite::default(),
-        responder: Responder::Forward(WeightedBackends::new([(BackendTarget::Backend(to), 1)])),
-    }
+    RuleAction::new(Responder::Forward(WeightedBackends::new([(BackendTarget::Backend(to), 1)])))
 }
 
 impl RouteContext<'_> {
@@ -55,26 +49,17 @@ impl RouteContext<'_> {
     }
 
     fn action(&self, rule: &RouteRule, origin: &RuleOrigin, notices: &mut Vec<Notice>) -> RuleAction {
-        let filters = rule.filters.as_deref().unwrap_or_default();
-        let request = filters.iter().filter_map(|f| match f {
-            RouteFilter::RequestHeaders(modifier) => Some(modifier),
-            _ => None,
-        });
-        let response = filters.iter().filter_map(|f| match f {
-            RouteFilter::ResponseHeaders(modifier) => Some(modifier),
-            _ => None,
-        });
-        let rewrite = filters.iter().find_map(|f| match f {
-            RouteFilter::Rewrite(RewriteFilter { hostname, path }) => {
-                Some(Rewrite { hostname: hostname.clone(), path: path.clone() })
-            }
-            _ => None,
-        });
+        let filters = &*rule.effective_filters().unwrap_or_default();
+        let changes = header_and_path_changes(filters);
         RuleAction {
-            request_headers: HeaderChanges::new(request),
-            response_headers: HeaderChanges::new(response),
+            request_headers: changes.request_headers,
+            response_headers: changes.response_headers,
             mirrors: self.mirrors(filters, origin, notices),
-            rewrite: rewrite.unwrap_or_default(),
+            rewrite: changes.rewrite,
+            timeouts: rule.timeouts,
+            retry: rule.retry.clone(),
+            cors: None,
+            is_grpc: false,
             responder: self.responder(rule, filters, origin, notices),
         }
     }
@@ -86,9 +71,13 @@ impl RouteContext<'_> {
         notices: &mut Vec<Notice>,
     ) -> Box<[RequestMirror]> {
         let mut mirrors = Vec::new();
-        for filter in filters {
+        // Those of `merge` are at the end.
+        let chosen = filters.len().saturating_sub(origin.merged.len());
+        for (i, filter) in filters.iter().enumerate() {
             let RouteFilter::Mirror { backend, percentage } = filter else { continue };
-            let policy = policy(origin.filters.as_ref());
+            let added_by = i.checked_sub(chosen).and_then(|at| origin.merged.get(at));
+            let of_list = origin.filters_override.as_ref().or(origin.filters.as_ref());
+            let policy = policy(added_by.or(of_list));
             match self.resolver.backend(backend, &policy.namespace, true) {
                 Ok(to) => mirrors.push(RequestMirror { to, share: percentage.unwrap_or(Percentage::ALL) }),
                 Err(reason) => {
@@ -107,7 +96,7 @@ impl RouteContext<'_> {
         origin: &RuleOrigin,
         notices: &mut Vec<Notice>,
     ) -> Responder {
-        let backends = rule.backends.as_deref().unwrap_or_default();
+        let backends = rule.effective_backends().unwrap_or_default();
         let own = filters.iter().find_map(|filter| match filter {
             RouteFilter::Redirect(redirect) => Some(Responder::Redirect(self.redirect(redirect))),
             RouteFilter::Respond { status, body } => {
@@ -122,7 +111,7 @@ impl RouteContext<'_> {
             return end;
         }
         if !backends.is_empty() {
-            let policy = policy(origin.backends.as_ref());
+            let policy = policy(origin.backends_override.as_ref().or(origin.backends.as_ref()));
             return Responder::Forward(self.resolver.split(backends, true, &policy, notices));
         }
         let otherwise = self.otherwise.clone().map(|id| (BackendTarget::Backend(id), 1));
@@ -154,4 +143,28 @@ fn overruled(origin: &RuleOrigin) -> Notice {
         origin.field
     );
     Notice::new(policy(origin.filters.as_ref()), "RouteConflict", message)
+}
+
+/// The changes of a list of filters to headers, host and path.
+pub(crate) fn header_and_path_changes(filters: &[RouteFilter]) -> BackendFilters {
+    let of = |read: fn(&RouteFilter) -> Option<&HeaderModifier>| {
+        HeaderChanges::new(filters.iter().filter_map(read))
+    };
+    let rewrite = filters.iter().find_map(|filter| match filter {
+        RouteFilter::Rewrite(RewriteFilter { hostname, path }) => {
+            Some(Rewrite { hostname: hostname.clone(), path: path.clone() })
+        }
+        _ => None,
+    });
+    BackendFilters {
+        request_headers: of(|filter| match filter {
+            RouteFilter::RequestHeaders(modifier) => Some(modifier),
+            _ => None,
+        }),
+        response_headers: of(|filter| match filter {
+            RouteFilter::ResponseHeaders(modifier) => Some(modifier),
+            _ => None,
+        }),
+        rewrite: rewrite.unwrap_or_default(),
+    }
 }

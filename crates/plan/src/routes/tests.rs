@@ -115,6 +115,121 @@ fn lower_entries_of_one_policy_override_upper_ones() {
     assert_eq!(goes_to(&route(&world(&objects), &client(&[])).0, "/"), ["lower"]);
 }
 
+/// A MeshHTTPRoute of one rule for `/` of `backend`.
+fn rule_of(name: &str, target: Value, mut rule: Value) -> Value {
+    rule["matches"] = json!([{"path": {"prefix": "/"}}]);
+    let to = json!([{"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": [rule]}]);
+    policy("MeshHTTPRoute", name, json!({"targetRef": target, "to": to}))
+}
+
+fn sets(name: &str, value: &str) -> Value {
+    json!([{"requestHeaderModifier": {"add": [{"name": name, "value": value}]}}])
+}
+
+fn first_rule(outbound: &Outbound) -> &model::route::HttpRule {
+    let Routing::Http(routes) = &outbound.routing else { panic!("HTTP") };
+    routes.rules().next().unwrap()
+}
+
+fn added_headers(rule: &model::route::HttpRule) -> Vec<String> {
+    rule.action.request_headers.put.iter().map(|put| format!("{}={}", put.name, put.value)).collect()
+}
+
+fn names(of: &Option<model::ObjectRef>) -> Option<&str> {
+    of.as_ref().map(|policy| &*policy.name)
+}
+
+// Seed 004: "maybe the owner wants final say over backendRefs", "can tolerate additional filters".
+#[test]
+fn the_owner_has_the_final_say_by_override_and_tolerates_more_by_merge() {
+    let to = |name: &str| json!([{"kind": "MeshService", "name": name}]);
+    let (everyone, frontend) = (json!({"kind": "Mesh"}), json!({"kind": "MeshService", "name": "frontend"}));
+    let services = ["backend", "own", "other"].map(|name| service(name, "http"));
+    let plan = |policies: &[Value]| {
+        let objects: Vec<Value> = services.iter().chain(policies).cloned().collect();
+        route(&world(&objects), &client(&[])).0
+    };
+    let owner = rule_of(
+        "owner",
+        everyone.clone(),
+        json!({"override": {"backendRefs": to("own")}, "merge": {"filters": sets("x", "owner")}}),
+    );
+    let consumer = rule_of(
+        "consumer",
+        frontend.clone(),
+        json!({"default": {"backendRefs": to("other"), "filters": sets("x", "default")},
+            "merge": {"filters": sets("x", "consumer")}}),
+    );
+    let planned = plan(&[owner.clone(), consumer]);
+    let rule = first_rule(&planned);
+    assert_eq!(goes_to(&planned, "/"), ["own"]);
+    assert_eq!(added_headers(rule), ["x=default", "x=owner", "x=consumer"]);
+    let origin = &rule.origin;
+    assert_eq!((names(&origin.policy), names(&origin.filters)), (Some("consumer"), Some("consumer")));
+    assert_eq!(
+        (names(&origin.backends), names(&origin.backends_override)),
+        (Some("consumer"), Some("owner"))
+    );
+    let merged: Vec<&str> = origin.merged.iter().map(|policy| &*policy.name).collect();
+    assert_eq!(merged, ["owner", "consumer"]);
+
+    // A consumer's response does not replace the backends, either.
+    let respond = json!({"default": {"filters": [{"directResponse": {"status": 418}}]}});
+    let planned = plan(&[owner.clone(), rule_of("consumer", frontend.clone(), respond)]);
+    assert_eq!(goes_to(&planned, "/"), ["own"]);
+
+    // Of two overrides, that of the less specific policy counts.
+    let narrow = rule_of("narrow", frontend, json!({"override": {"backendRefs": to("other")}}));
+    assert_eq!(goes_to(&plan(&[owner, narrow.clone()]), "/"), ["own"]);
+    let clears = rule_of("clears", everyone, json!({"override": {"filters": []}}));
+    let planned = plan(&[clears, narrow]);
+    assert_eq!(
+        (goes_to(&planned, "/").as_slice(), added_headers(first_rule(&planned)).len()),
+        (&["other".to_owned()][..], 0)
+    );
+}
+
+#[test]
+fn filters_of_a_backend_apply_to_its_share() {
+    let backends = json!([{"kind": "MeshService", "name": "own", "filters": sets("x", "own")},
+        {"kind": "MeshService", "name": "other"}]);
+    let objects = [
+        service("backend", "http"),
+        service("own", "http"),
+        service("other", "http"),
+        rule_of("p", json!({"kind": "Mesh"}), json!({"default": {"backendRefs": backends}})),
+    ];
+    let planned = route(&world(&objects), &client(&[])).0;
+    let Responder::Forward(split) = &first_rule(&planned).action.responder else { panic!("backends") };
+    let filtered: Vec<bool> = split.entries().iter().map(|entry| entry.filters.is_some()).collect();
+    assert_eq!(filtered, [true, false]);
+}
+
+#[test]
+fn a_rule_with_filters_only_is_merged_at_a_gateway() {
+    let edge =
+        policy("MeshGateway", "edge", json!({"listeners": [{"name": "a", "port": 80, "protocol": "HTTP"}]}));
+    let at = |name: &str, default: Value| {
+        let rules = json!([{"matches": [{"path": {"prefix": "/"}}], "default": default}]);
+        policy(
+            "MeshGatewayHTTPRoute",
+            name,
+            json!({"targetRef": {"kind": "MeshGateway", "name": "edge"}, "rules": rules}),
+        )
+    };
+    let backends = at("b", json!({"backendRefs": [{"kind": "MeshService", "name": "own"}]}));
+    let snapshot =
+        world(&[edge, service("own", "http"), at("a", json!({"filters": sets("x", "y")})), backends]);
+    let gateway_key = ObjectKey::new(&"ns".into(), &"edge".into());
+    let (table, _) = gateway(&snapshot, snapshot.gateway(&gateway_key).unwrap());
+    let port = table.port(80).unwrap();
+    let Some(Routing::Http(routes)) = port.listeners[0].routing("x") else { panic!("HTTP") };
+    let rules: Vec<_> = routes.rules().collect();
+    assert_eq!(rules.len(), 1);
+    assert_eq!(added_headers(rules[0]), ["x=y"]);
+    assert!(matches!(&rules[0].action.responder, Responder::Forward(split) if split.failure().is_none()));
+}
+
 /// The same object in another namespace; `to` still names the Service of `ns`.
 fn moved(mut policy: Value, namespace: &str) -> Value {
     policy["metadata"]["namespace"] = namespace.into();
@@ -575,6 +690,7 @@ fn a_trace_shows_what_the_edge_leaves_of_a_request() {
         ("/x%2f..%2fadmin?q=1", "307"),
         ("/admin%2fx", "307"),
         ("/x/..%3b/admin", "400"),
+        ("//", "400"),
         ("/x", "app"),
     ] {
         assert_eq!(through(&table, 80, "a.io", path), wanted, "{path}");

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use model::Name;
 use model::route::path::NormalizedPath;
 use model::route::{
-    Arrival, BackendTarget, DirectResponseBody, EdgeSettings, ForwardedHeaders, HeaderList, HttpRoutes,
-    HttpRule, MatchEntry, MatchedRoute, PathMatch, RequestMirror, RequestOrigin, RequestView, Responder,
-    RuleAction, UnmetCondition, ValueTest, WeightedBackend, error_text, hop_by_hop, is_forwarded_header,
-    path, plain_host,
+    Arrival, BackendFilters, BackendTarget, CorsRequest, DirectResponseBody, EdgeSettings, ForwardedHeaders,
+    HeaderList, HttpRoutes, HttpRule, MatchEntry, MatchedRoute, PathMatch, RequestMirror, RequestOrigin,
+    RequestView, Responder, RuleAction, UnmetCondition, ValueTest, WeightedBackend, error_text, hop_by_hop,
+    is_forwarded_header, path, plain_host,
 };
 
 /// The request to trace.
@@ -60,10 +60,12 @@ pub struct RequestOutcome {
     pub response_headers: Vec<(Name, Name)>,
     /// The body, if the proxy itself responds.
     pub body: Option<DirectResponseBody>,
+    /// The connection is closed without a response.
+    pub is_closed: bool,
 }
 
 impl RequestOutcome {
-    fn unchanged(incoming: &TracedRequest) -> Self {
+    pub(crate) fn unchanged(incoming: &TracedRequest) -> Self {
         Self {
             host: incoming.host.clone(),
             path: incoming.path.clone(),
@@ -287,6 +289,15 @@ fn follow(
     why: &mut Vec<TraceStep>,
 ) -> RequestOutcome {
     let mut outcome = RequestOutcome::unchanged(incoming);
+    let cors = action.cors.as_ref().map(|cors| (cors, cors_request(incoming)));
+    if let Some((cors, request)) = &cors
+        && request.is_preflight()
+    {
+        why.push(step("cors", "the proxy responds to a preflight request with 204"));
+        outcome.status = Some(204);
+        outcome.response_headers = cors.response_headers(request);
+        return outcome;
+    }
     match &action.responder {
         Responder::Forward(split) => {
             forward(action, matched, incoming, request, &mut outcome);
@@ -310,8 +321,48 @@ fn follow(
             outcome.body = response.body.clone();
         }
     }
+    if let Some((cors, request)) = &cors {
+        // The policy of the route replaces that of the backend.
+        let is_cors = |name: &str| name.to_ascii_lowercase().starts_with("access-control-");
+        outcome.response_headers.retain(|(name, _)| !is_cors(name));
+        outcome.response_headers.extend(cors.response_headers(request));
+    }
     action.response_headers.apply(&mut outcome.response_headers);
+    // Filters of the only backend; with several, each backend has its own request.
+    if let [WeightedBackend { filters: Some(filters), .. }] = &*outcome.backends.clone() {
+        backend_changes(filters, matched, request, &mut outcome);
+    }
     outcome
+}
+
+/// Applies the filters of a backendRef after those of the rule.
+fn backend_changes(
+    filters: &BackendFilters,
+    matched: &PathMatch,
+    request: &RequestView<'_>,
+    outcome: &mut RequestOutcome,
+) {
+    if let Some(host) = &filters.rewrite.hostname {
+        outcome.host = host.to_string();
+    }
+    if let Some(change) = &filters.rewrite.path {
+        outcome.path = path::join(&change.apply(request.path, matched), request.query);
+    }
+    filters.request_headers.apply(&mut outcome.headers);
+    filters.response_headers.apply(&mut outcome.response_headers);
+}
+
+fn cors_request(incoming: &TracedRequest) -> CorsRequest<'_> {
+    let header = |name: &str| {
+        let found = incoming.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    };
+    CorsRequest {
+        method: &incoming.method,
+        origin: header("origin"),
+        request_method: header("access-control-request-method"),
+        request_headers: header("access-control-request-headers"),
+    }
 }
 
 fn forward(

@@ -6,6 +6,7 @@ use model::address::unreachable_range;
 use model::{AddressType, Endpoint, Family, ServicePort, Slice, SlicePort, annotation};
 
 use super::{EndpointCounts, NodeView, SelectedEndpoint};
+use crate::capacity::WHOLE;
 
 /// An endpoint of the port.
 #[derive(Clone, Copy, Debug)]
@@ -17,11 +18,15 @@ pub(crate) struct Candidate<'s> {
     pub(super) ready: bool,
     is_terminating: bool,
     pub(super) is_serving_terminating: bool,
+    /// Compared with other endpoints, in thousandths.
+    pub(super) capacity: u32,
+    /// What is moved away from its zone, in thousandths.
+    pub(super) drained: u32,
     pub(super) endpoint: &'s Endpoint,
 }
 
 impl<'s> Candidate<'s> {
-    fn new(endpoint: &'s Endpoint, port: u16) -> Self {
+    fn new(slice: &Slice, endpoint: &'s Endpoint, port: u16) -> Self {
         let conditions = endpoint.conditions;
         let ip = endpoint.addresses.first();
         let order = match ip {
@@ -36,6 +41,8 @@ impl<'s> Candidate<'s> {
             ready: conditions.is_ready(),
             is_terminating,
             is_serving_terminating: is_terminating && conditions.is_serving(),
+            capacity: slice.capacity(ip),
+            drained: slice.drained(endpoint.zone.as_ref()),
             endpoint,
         }
     }
@@ -53,7 +60,8 @@ impl<'s> Candidate<'s> {
     }
 
     pub(super) fn selected(&self) -> SelectedEndpoint {
-        SelectedEndpoint { address: SocketAddr::new(self.ip, self.port), weight: 1.0 }
+        let weight = f64::from(self.capacity) / f64::from(WHOLE);
+        SelectedEndpoint { address: SocketAddr::new(self.ip, self.port), weight }
     }
 }
 
@@ -100,7 +108,7 @@ pub(super) fn list_candidates<'s>(
         for number in listed.filter_map(|p| p.port).filter(|number| *number != 0) {
             let usable = |e: &&Endpoint| is_usable(e.addresses.first());
             let endpoints = slice.content.endpoints.iter().filter(usable);
-            candidates.extend(endpoints.map(|e| Candidate::new(e, number)));
+            candidates.extend(endpoints.map(|e| Candidate::new(slice, e, number)));
         }
     }
     // Sorting is stable: of equals the first slice's wins.

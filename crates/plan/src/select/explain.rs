@@ -32,6 +32,13 @@ pub fn explain(
             why.extend(hints(service, set, node));
         }
         why.push(chosen(class, set, node));
+        if set.drained > 0.0 {
+            let detail = format!(
+                "{:.0} % of the traffic avoids the endpoints of a zone that is drained",
+                set.drained * 100.0
+            );
+            why.push(reason("zone drain", detail));
+        }
         let end = set.endpoints.is_empty().then(|| empty(class, set, selection.has_any));
         // Two empty sets may have the same reason.
         why.extend(end.filter(|reason| !why.contains(reason)));

@@ -7,7 +7,7 @@ use model::{Name, Service, Slice, annotation};
 use crate::feature_gates::FeatureGates;
 use crate::hints::{Mechanism, SettingOrigin, TopologyScope, TrafficDistributionDefaults, choose};
 use crate::regions::Regions;
-use crate::spill::SpillDemand;
+use crate::spill::{SpillDemand, SpillKeep};
 
 /// How the slices of a Service are to be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,14 +74,23 @@ impl SliceMechanism {
         }
         let kind = match spill {
             // With an invalid demand hints decide, and there are none while a zone spills.
-            Some(demand) if all_spill => {
-                SpillDemand::parse(demand).map_or(SliceMechanismKind::Hints, SliceMechanismKind::Spill)
-            }
+            Some(demand) if all_spill => SpillDemand::parse(demand)
+                .map_or(SliceMechanismKind::Hints, |demand| {
+                    SliceMechanismKind::Spill(demand.with_keep(keep(slices)))
+                }),
             _ if all_by_region => SliceMechanismKind::PreferRegion,
             _ => SliceMechanismKind::Hints,
         };
         Self { kind, regions, set_aside }
     }
+}
+
+/// The keep factor of the slices: the lowest, and none if one slice with endpoints has none that is valid.
+fn keep(slices: &[&Slice]) -> Option<SpillKeep> {
+    let filled = slices.iter().filter(|slice| !slice.content.endpoints.is_empty());
+    let of_slice = |slice: &&Slice| SpillKeep::parse(slice.content.annotation(annotation::KEEP)?).ok();
+    let keeps: Option<Vec<SpillKeep>> = filled.map(of_slice).collect();
+    keeps?.into_iter().reduce(SpillKeep::lower)
 }
 
 fn required_scope(mechanism: Mechanism) -> Option<RequiredScope> {

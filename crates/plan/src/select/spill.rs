@@ -6,7 +6,7 @@ use model::Name;
 
 use super::candidates::Candidate;
 use super::{NodeView, SelectedEndpoint};
-use crate::spill::{SpillDemand, row};
+use crate::spill::{SpillDemand, ZoneCapacity, row};
 
 /// The ready endpoints that this zone uses, with weights whose mean is 1.
 ///
@@ -18,18 +18,20 @@ pub(super) fn spill_weights(
     candidates: &[Candidate<'_>],
 ) -> Option<Vec<SelectedEndpoint>> {
     let zone = node.zone?;
-    let mut endpoints_by_zone: BTreeMap<Name, usize> = BTreeMap::new();
+    let mut capacity_by_zone: BTreeMap<Name, ZoneCapacity> = BTreeMap::new();
     for candidate in candidates.iter().filter(|c| c.ready) {
-        match endpoints_by_zone.get_mut(zone_of(candidate)) {
-            Some(count) => *count += 1,
-            None => drop(endpoints_by_zone.insert(candidate.endpoint.zone.clone().unwrap_or_default(), 1)),
+        let own = ZoneCapacity::of_endpoint(candidate.capacity);
+        match capacity_by_zone.get_mut(zone_of(candidate)) {
+            Some(capacity) => *capacity += own,
+            None => drop(capacity_by_zone.insert(candidate.endpoint.zone.clone().unwrap_or_default(), own)),
         }
     }
-    let shares = row(demand, &endpoints_by_zone, zone)?;
+    let shares = row(demand, &capacity_by_zone, zone)?;
     let weight_of = |candidate: &Candidate<'_>| {
         let zone = zone_of(candidate);
         let (_, share) = shares.iter().find(|(name, _)| *name == zone)?;
-        Some(share / *endpoints_by_zone.get(zone)? as f64)
+        let own = ZoneCapacity::of_endpoint(candidate.capacity).endpoints();
+        Some(share * own / capacity_by_zone.get(zone)?.endpoints())
     };
     let ready = candidates.iter().filter(|c| c.ready);
     let mut targets: Vec<SelectedEndpoint> =

@@ -28,7 +28,8 @@ pub fn pod_changed(old: &Pod, new: &Pod) -> PodChange {
             || old.ips != new.ips
             || old.node != new.node
             || old.uid != new.uid
-            || old.ports() != new.ports(),
+            || old.ports() != new.ports()
+            || old.capacity() != new.capacity(),
         labels: old.labels != new.labels
             || old.hostname() != new.hostname()
             || old.subdomain() != new.subdomain(),

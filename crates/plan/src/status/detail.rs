@@ -26,6 +26,41 @@ pub struct ServiceDetail {
     /// Backends of the routes to this Service.
     #[serde(default)]
     pub canary: Vec<CanaryShare>,
+    /// Of a Service with Spill whose demand is observed or measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spill_demand: Option<SpillDemandStatus>,
+}
+
+/// What Spill does, and what it does or would do on measured demand.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SpillDemandStatus {
+    /// `observe` or `measured`.
+    pub mode: String,
+    pub zones: Vec<SpillZoneStatus>,
+    /// The keep factor on measured demand, and the proved load, as annotations have them.
+    pub keep: Option<String>,
+    pub proved: Option<String>,
+    /// With the slices as they are, for the measured demand: the share in zone, and the highest load in fair shares.
+    pub in_zone: f64,
+    pub highest_load: f64,
+    /// The same on measured demand.
+    pub measured_in_zone: f64,
+    pub measured_highest_load: f64,
+}
+
+/// The demand of one zone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SpillZoneStatus {
+    pub zone: String,
+    /// `None` if it never reported.
+    pub connections_per_second: Option<f64>,
+    /// The share of the Service's traffic, by measurement and CPU.
+    pub share: f64,
+    pub cpu_share: f64,
+    /// Whether its traffic follows capacity, because its demand is not known.
+    pub is_spread: bool,
 }
 
 /// Where the traffic of one zone goes.
@@ -108,6 +143,7 @@ pub fn detail(
         conditions: conditions(service),
         events: Vec::new(),
         canary: Vec::new(),
+        spill_demand: None,
     }
 }
 

@@ -1,4 +1,5 @@
-//! Lint: annotations that select a traffic distribution, with misspelled keys or ignored values.
+//! Lint: annotations that traffic follows, with misspelled keys or ignored values: of Services, Namespaces, Pods and Pod
+//! templates.
 //!
 //! API servers accept them, and the controller's Notice comes after they are applied. Values are checked with [`choose`]
 //! itself, so that there is no second list.
@@ -9,42 +10,55 @@ use serde_json::{Map, Value, json};
 
 use super::group_and_version;
 use crate::FeatureGates;
+use crate::capacity::{parse_capacity, parse_slow_start};
 use crate::hints::{Mechanism, TrafficDistributionDefaults, choose, event_reason};
+use crate::spill::SpillDemandMode;
 use model::field::FieldErrors;
 
 const OWN_PREFIX: &str = "zoneward.dev/";
 const READ_FROM_NAMESPACES: &[&str] = &[annotation::DEFAULT_TRAFFIC_DISTRIBUTION];
+const READ_FROM_PODS: &[&str] = &[annotation::CAPACITY];
 const ANY_PORT: u16 = 80;
 
 pub(super) fn check(object: &Value, errors: &mut FieldErrors) {
     let (group, _) = group_and_version(object);
-    let (keys, others) = match object["kind"].as_str().filter(|_| group.is_empty()) {
-        Some("Service") => (annotation::READ_FROM_SERVICES, READ_FROM_NAMESPACES),
-        Some("Namespace") => (READ_FROM_NAMESPACES, annotation::READ_FROM_SERVICES),
+    let template = &object["spec"]["template"]["metadata"];
+    let (metadata, path, keys) = match (group, object["kind"].as_str().unwrap_or_default()) {
+        ("", "Service") => (&object["metadata"], "metadata", annotation::READ_FROM_SERVICES),
+        ("", "Namespace") => (&object["metadata"], "metadata", READ_FROM_NAMESPACES),
+        ("", "Pod") => (&object["metadata"], "metadata", READ_FROM_PODS),
+        ("apps", "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet") => {
+            (template, "spec.template.metadata", READ_FROM_PODS)
+        }
         _ => return,
     };
     let nothing = Map::new();
-    let annotations = object["metadata"]["annotations"].as_object().unwrap_or(&nothing);
+    let annotations = metadata["annotations"].as_object().unwrap_or(&nothing);
     for (key, value) in annotations {
         let message = match keys.contains(&key.as_str()) {
             true => value.as_str().and_then(|value| wrong_value(key, value)),
-            false => wrong_key(key, keys, others),
+            false => wrong_key(key, keys),
         };
         if let Some(reason) = message {
-            errors.invalid_at(&format!("metadata.annotations[{key}]"), reason);
+            errors.invalid_at(&format!("{path}.annotations[{key}]"), reason);
         }
     }
-    let labels = object["metadata"]["labels"].as_object().unwrap_or(&nothing);
+    let labels = metadata["labels"].as_object().unwrap_or(&nothing);
     for key in labels.keys().filter(|key| keys.contains(&key.as_str())) {
         let reason = "is an annotation: as a label it has no effect".to_owned();
-        errors.invalid_at(&format!("metadata.labels[{key}]"), reason);
+        errors.invalid_at(&format!("{path}.labels[{key}]"), reason);
     }
 }
 
 /// A key that resembles a known one. Keys of other domains are not checked.
-fn wrong_key(key: &str, keys: &[&str], others: &[&str]) -> Option<String> {
-    if others.contains(&key) && key.starts_with(OWN_PREFIX) {
-        let place = if key == annotation::DEFAULT_TRAFFIC_DISTRIBUTION { "Namespace" } else { "Service" };
+fn wrong_key(key: &str, keys: &[&str]) -> Option<String> {
+    let places = [
+        ("Service", annotation::READ_FROM_SERVICES),
+        ("Namespace", READ_FROM_NAMESPACES),
+        ("Pod", READ_FROM_PODS),
+    ];
+    let mut places = places.iter().filter(|(_, known)| key.starts_with(OWN_PREFIX) && known.contains(&key));
+    if let Some((place, _)) = places.next() {
         return Some(format!("has no effect here: it is an annotation of a {place}"));
     }
     match suggestion::nearest(key, keys.iter().copied()) {
@@ -62,9 +76,13 @@ fn wrong_value(key: &str, value: &str) -> Option<String> {
         return None;
     }
     let values = values(key);
-    let known = match values.is_empty() {
-        true => "use an integer from 1".to_owned(),
-        false => format!("use one of {}", values.join(", ")),
+    let known = match key {
+        annotation::SAME_ZONE_STARTING_THRESHOLD => "use an integer from 1".to_owned(),
+        annotation::SLOW_START => "use a duration from 1s to 1h, such as 60s".to_owned(),
+        annotation::CAPACITY => {
+            "use a number from 0.01 to 100 with up to three decimal places, such as 2".to_owned()
+        }
+        _ => format!("use one of {}", values.join(", ")),
     };
     let suggestion = suggestion::did_you_mean(value, values);
     let advice = if suggestion.is_empty() { format!("; {known}") } else { suggestion };
@@ -75,6 +93,15 @@ fn is_effective(key: &str, value: &str) -> bool {
     let gates = FeatureGates::default();
     if key == annotation::PROXY_PROTOCOL {
         return ProxyProtocol::parse(value).is_some();
+    }
+    if key == annotation::SLOW_START {
+        return parse_slow_start(value).is_some();
+    }
+    if key == annotation::CAPACITY {
+        return parse_capacity(value).is_some();
+    }
+    if key == annotation::SPILL_DEMAND {
+        return value.parse::<SpillDemandMode>().is_ok();
     }
     if key == annotation::DEFAULT_TRAFFIC_DISTRIBUTION {
         let defaults = TrafficDistributionDefaults { namespace: Some(Name::new(value)), cluster: None };
@@ -108,8 +135,11 @@ fn service_with(settings: &[(&str, &str)]) -> Option<Service> {
 /// The values of a key, for suggestions.
 fn values(key: &str) -> Vec<&'static str> {
     match key {
-        annotation::SAME_ZONE_STARTING_THRESHOLD => Vec::new(),
+        annotation::SAME_ZONE_STARTING_THRESHOLD | annotation::SLOW_START | annotation::CAPACITY => {
+            Vec::new()
+        }
         annotation::PROXY_PROTOCOL => ProxyProtocol::ALL.to_vec(),
+        annotation::SPILL_DEMAND => SpillDemandMode::ALL.map(SpillDemandMode::as_str).to_vec(),
         annotation::TOPOLOGY_MODE | annotation::TOPOLOGY_AWARE_HINTS => vec!["Auto", "Disabled"],
         annotation::SAME_NODE | annotation::SAME_ZONE | annotation::SAME_REGION => {
             vec!["Balanced", "Prefer", "Require"]
@@ -151,6 +181,8 @@ mod tests {
         for (key, value, wanted) in [
             ("zoneward.dev/traffic-distribution", "Spill", ""),
             ("zoneward.dev/traffic-distribution", "Balanced", ""),
+            ("zoneward.dev/spill-demand", "measured", ""),
+            ("zoneward.dev/spill-demand", "mesured", "did you mean \"measured\"?"),
             ("zoneward.dev/traffic-distribution", "Spil", "did you mean \"Spill\"?"),
             ("zoneward.dev/traffic-distribution", "prefersamezone", "did you mean \"PreferSameZone\"?"),
             ("zoneward.dev/traffic-distribution", "Nonsense", "use one of None, Auto, PreferSameZone"),
@@ -168,6 +200,29 @@ mod tests {
         }
         check("Namespace", "zoneward.dev/default-traffic-distribution", "Spill", "");
         check("Namespace", "zoneward.dev/default-traffic-distribution", "Spil", "did you mean \"Spill\"?");
+    }
+
+    #[test]
+    fn capacities_and_slow_starts_are_read_as_the_controller_does() {
+        for (value, wanted) in
+            [("60s", ""), ("1m30s", ""), ("0s", ""), ("60", "such as 60s"), ("2h", "1s to 1h")]
+        {
+            check("Service", "zoneward.dev/slow-start", value, wanted);
+        }
+        for (value, wanted) in
+            [("2", ""), ("0.5", ""), ("0", "from 0.01 to 100"), ("1000m", "from 0.01 to 100")]
+        {
+            check("Pod", "zoneward.dev/capacity", value, wanted);
+        }
+        check("Service", "zoneward.dev/capacity", "2", "it is an annotation of a Pod");
+        check("Pod", "zoneward.dev/slow-start", "60s", "it is an annotation of a Service");
+        check("Pod", "zoneward.dev/capcity", "2", "did you mean zoneward.dev/capacity?");
+        check("Pod", "example.com/capacity", "many", "");
+        let template = json!({"metadata": {"annotations": {"zoneward.dev/capacity": "two"}}});
+        let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+            "spec": {"template": template}});
+        let found = lint(&deployment);
+        assert_eq!(found[0].field, "spec.template.metadata.annotations[zoneward.dev/capacity]", "{found:?}");
     }
 
     #[test]

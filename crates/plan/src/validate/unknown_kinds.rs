@@ -38,8 +38,13 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("networking.k8s.io", &["IPAddress", "Ingress", "IngressClass", "NetworkPolicy", "ServiceCIDR"]),
     ("rbac.authorization.k8s.io", &["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]),
     ("kubeproxy.config.k8s.io", &["KubeProxyConfiguration"]),
-    (route::GROUP, &route::KINDS),
+    (route::GROUP, &OWN_KINDS),
 ];
+
+const OWN_KINDS: [&str; 7] = {
+    let [http_route, gateway_http_route, tcp_route, gateway, load_balancing, route_filter] = route::KINDS;
+    [http_route, gateway_http_route, tcp_route, gateway, load_balancing, route_filter, "ZoneDrain"]
+};
 
 pub(super) fn check(object: &Value, errors: &mut FieldErrors) {
     let (group, _) = group_and_version(object);
@@ -88,6 +93,8 @@ mod tests {
             ("discovery.k8s.io/v1", "EndpointSlices", "kind", "did you mean \"EndpointSlice\"?"),
             ("zoneward.dev/v1alpha1", "MeshHTTPRuote", "kind", "did you mean \"MeshHTTPRoute\"?"),
             ("zoneward.dev/v1alpha1", "Nonsense", "kind", "it has MeshHTTPRoute, MeshGatewayHTTPRoute"),
+            ("zoneward.dev/v1alpha1", "ZoneDrain", "", ""),
+            ("zoneward.dev/v1alpha1", "ZoneDrian", "kind", "did you mean \"ZoneDrain\"?"),
             ("zonward.dev/v1alpha1", "MeshHTTPRoute", "apiVersion", "did you mean zoneward.dev?"),
             ("v1", "Deployment", "apiVersion", "did you mean apiVersion apps/...?"),
             ("v1", "EndpointSlice", "apiVersion", "did you mean apiVersion discovery.k8s.io/...?"),

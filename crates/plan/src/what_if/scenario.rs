@@ -52,7 +52,9 @@ impl Scenario<'_> {
         let updates =
             touched.map(|slice| (slice.key.name.clone(), take_content(&mut slice.content))).collect();
         let unchanged = slices.iter().filter(|slice| slice.generation == 0).collect();
-        let mut packing = Packing { updates, unchanged, ..Packing::default() };
+        let capacities = slices.iter().filter_map(|slice| slice.shares.as_ref());
+        let capacities = capacities.flat_map(|shares| shares.capacities.iter().copied()).collect();
+        let mut packing = Packing { updates, unchanged, capacities, ..Packing::default() };
         let (service, family, config) = (self.service, self.family, self.config);
         let input = HintInput { service, family, topology, namespace_default: None, config, hysteresis };
         let outcome = assign_chosen(&input, self.choice.clone(), &mut packing);

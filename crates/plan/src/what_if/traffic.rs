@@ -131,6 +131,8 @@ struct Place<'a> {
 struct Load<'s> {
     ip: IpAddr,
     endpoint: &'s Endpoint,
+    /// What it can take beside others.
+    capacity: f64,
     load: f64,
 }
 
@@ -141,7 +143,7 @@ pub struct EndpointLoad {
     pub node: Option<Name>,
     pub zone: Option<Name>,
     pub load: f64,
-    /// The same for every endpoint.
+    /// The same for every endpoint, unless their capacities differ.
     pub fair: f64,
 }
 
@@ -156,15 +158,18 @@ pub(super) fn figures(
 }
 
 /// The same with the load of each endpoint that is ready or gets traffic, by zone and address.
-pub(super) fn figures_and_loads(
+pub(super) fn figures_and_loads<'s>(
     service: &Service,
-    slices: &[Slice],
+    slices: &'s [Slice],
     family: Family,
     sources: &TrafficSources,
 ) -> (TrafficFigures, Vec<EndpointLoad>) {
-    let endpoints = slices.iter().flat_map(|s| &s.content.endpoints);
-    let mut loads: Vec<Load<'_>> =
-        endpoints.map(|e| Load { ip: e.addresses.first(), endpoint: e, load: 0.0 }).collect();
+    let endpoints = slices.iter().flat_map(|s| s.content.endpoints.iter().map(move |e| (s, e)));
+    let load = |(slice, endpoint): (&Slice, &'s Endpoint)| {
+        let ip = endpoint.addresses.first();
+        Load { ip, endpoint, capacity: f64::from(slice.capacity(ip)), load: 0.0 }
+    };
+    let mut loads: Vec<Load<'_>> = endpoints.map(load).collect();
     loads.sort_by_key(|load| load.ip);
     loads.dedup_by_key(|load| load.ip);
     let ready = || loads.iter().map(|l| l.endpoint).filter(|e| e.conditions.is_ready());
@@ -185,14 +190,15 @@ pub(super) fn figures_and_loads(
     }
     figures.weigh(&loads);
     let counted = loads.iter().filter(|l| l.endpoint.conditions.is_ready() || l.load > 0.0);
-    let fair = (1.0 - figures.refused) / counted.clone().count().max(1) as f64;
+    let capacity: f64 = counted.clone().map(|l| l.capacity).sum();
+    let fair = |l: &Load<'_>| (1.0 - figures.refused) * l.capacity / capacity.max(f64::MIN_POSITIVE);
     let mut endpoints: Vec<EndpointLoad> = counted
         .map(|l| EndpointLoad {
             address: l.ip,
             node: l.endpoint.node.clone(),
             zone: l.endpoint.zone.clone(),
             load: l.load,
-            fair,
+            fair: fair(l),
         })
         .collect();
     endpoints.sort_by(|a, b| (&a.zone, a.address).cmp(&(&b.zone, b.address)));
@@ -240,8 +246,9 @@ impl TrafficFigures {
         let counted = loads.iter().filter(|l| l.endpoint.conditions.is_ready() || l.load > 0.0);
         self.idle = counted.clone().filter(|l| l.load <= 0.0).count();
         let (count, sent) = (counted.clone().count() as f64, 1.0 - self.refused);
-        if sent > 1e-9 && count > 0.0 {
-            let deviations = counted.map(|l| l.load * count / sent - 1.0);
+        let capacity: f64 = counted.clone().map(|l| l.capacity).sum();
+        if sent > 1e-9 && capacity > 0.0 {
+            let deviations = counted.map(|l| l.load * capacity / (l.capacity * sent) - 1.0);
             self.max_overload = deviations.clone().fold(0.0, f64::max);
             self.mean_overload = deviations.map(f64::abs).sum::<f64>() / count;
         }

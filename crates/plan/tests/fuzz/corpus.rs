@@ -75,12 +75,104 @@ fn routes() -> Vec<Value> {
             json!({"targetRef": {"kind": "Mesh"},
             "to": [{"targetRef": {"kind": "MeshService", "name": "plain"}, "rules": tcp}]}),
         ),
+        policy("MeshRouteFilter", "subset", json!({"subset": {"tags": {"version": "v2"}}})),
+        policy(
+            "MeshRouteFilter",
+            "n",
+            json!({"directResponse": {"status": 418, "body": {"inlineString": "x"}}}),
+        ),
+        policy(
+            "MeshLoadBalancing",
+            "lb",
+            json!({"targetRef": {"kind": "Mesh"}, "to": [{"targetRef": {"kind": "Mesh"}, "default": {
+                "algorithm": {"type": "Maglev", "hashOn": {"type": "Header", "name": "x-user"}},
+                "outlierDetection": {"consecutiveFailures": 3}, "panicThreshold": 40,
+                "circuitBreakers": {"maxRequests": 9}, "retries": {"codes": [503], "budget": {"percent": 20}},
+                "timeouts": {"connect": "1s", "request": "5s"}, "rateLimit": {"requests": 10},
+                "faults": {"delay": {"duration": "5ms", "percentage": "0.5"}, "abort": {"status": 503}}}}]}),
+        ),
         policy(
             "MeshTCPRoute",
             "tg",
             json!({"targetRef": {"kind": "MeshGateway", "name": "edge"},
             "to": [{"targetRef": {"kind": "Mesh"}, "rules": tcp}]}),
         ),
+    ]
+}
+
+/// One object of every kind of the Gateway API, with most of its fields, and what they refer to.
+pub fn standard() -> Vec<Value> {
+    let object = |kind: &str, name: &str, spec: Value| {
+        json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": kind, "metadata": {"namespace": "ns", "name": name,
+            "generation": 2, "creationTimestamp": "2026-11-01T00:00:00Z"}, "spec": spec})
+    };
+    let refs = json!([{"name": "svc", "port": 80, "weight": 9, "filters": [{"type": "URLRewrite",
+        "urlRewrite": {"hostname": "b.io"}}]}, {"group": "", "kind": "Service", "name": "plain", "namespace": "other", "port": 80}]);
+    let headers =
+        json!({"set": [{"name": "a", "value": "1"}], "add": [{"name": "b", "value": "2"}], "remove": ["c"]});
+    let rules = json!([
+        {"name": "r", "matches": [{"path": {"type": "PathPrefix", "value": "/v1/"}, "method": "GET",
+            "headers": [{"type": "RegularExpression", "name": "x", "value": "a.*"}], "queryParams": [{"name": "q", "value": "1"}]}],
+         "filters": [{"type": "RequestHeaderModifier", "requestHeaderModifier": headers},
+            {"type": "ResponseHeaderModifier", "responseHeaderModifier": headers},
+            {"type": "URLRewrite", "urlRewrite": {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/x"}}},
+            {"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "plain", "port": 80}, "fraction": {"numerator": 1, "denominator": 3}}},
+            {"type": "CORS", "cors": {"allowOrigins": ["https://*.a.io", "*"], "allowMethods": ["*"], "maxAge": 3}}],
+         "timeouts": {"request": "1s", "backendRequest": "500ms"}, "retry": {"codes": [503], "attempts": 2, "backoff": "1ms"},
+         "backendRefs": refs},
+        {"matches": [{"path": {"type": "Exact", "value": "/r"}}], "filters": [{"type": "RequestRedirect", "requestRedirect": {
+            "scheme": "https", "port": 8443, "statusCode": 301, "path": {"type": "ReplaceFullPath", "replaceFullPath": "/n"}}}]},
+        {"filters": [{"type": "ExtensionRef", "extensionRef": {"group": "zoneward.dev", "kind": "MeshRouteFilter", "name": "n"}}]},
+    ]);
+    let parents = json!([{"name": "std", "sectionName": "http", "port": 80}, {"kind": "ListenerSet", "name": "set"},
+        {"group": "", "kind": "Service", "name": "svc", "port": 80}]);
+    let route = |kind: &str, rules: Value| {
+        object(kind, "std", json!({"parentRefs": parents, "hostnames": ["*.a.io", "x.a.io"], "rules": rules}))
+    };
+    let certificate = json!({"certificateRefs": [{"name": "cert", "namespace": "other"}]});
+    let selector = json!({"from": "Selector", "selector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "k", "operator": "NotIn", "values": ["v"]}]}});
+    let listeners = json!([
+        {"name": "http", "port": 80, "protocol": "HTTP", "hostname": "*.a.io", "allowedRoutes": {"namespaces": {"from": "All"}, "kinds": [{"kind": "HTTPRoute"}]}},
+        {"name": "https", "port": 443, "protocol": "HTTPS", "tls": certificate},
+        {"name": "tls", "port": 443, "protocol": "TLS", "hostname": "t.a.io", "tls": {"mode": "Passthrough"}},
+        {"name": "tcp", "port": 90, "protocol": "TCP"},
+        {"name": "udp", "port": 90, "protocol": "UDP", "allowedRoutes": {"namespaces": selector}}]);
+    vec![
+        object("GatewayClass", "class", json!({"controllerName": "zoneward.dev/gateway"})),
+        object(
+            "Gateway",
+            "std",
+            json!({"gatewayClassName": "class", "listeners": listeners,
+            "addresses": [{"type": "IPAddress", "value": "127.0.0.1"}], "allowedListeners": {"namespaces": {"from": "Same"}},
+            "tls": {"frontend": {"default": {"validation": {"caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]}}, "perPort": [{"port": 443, "tls": {}}]},
+                "backend": {"clientCertificateRef": {"name": "cert"}}}}),
+        ),
+        object(
+            "ListenerSet",
+            "set",
+            json!({"parentRef": {"name": "std"}, "listeners": [{"name": "http", "port": 80, "protocol": "HTTP", "hostname": "*.a.io"}]}),
+        ),
+        route("HTTPRoute", rules),
+        route(
+            "GRPCRoute",
+            json!([{"matches": [{"method": {"service": "a.B", "method": "C"}}, {"method": {"type": "RegularExpression", "method": "C"}}], "backendRefs": refs}]),
+        ),
+        route("TLSRoute", json!([{"backendRefs": refs}])),
+        route("TCPRoute", json!([{"backendRefs": refs}])),
+        route("UDPRoute", json!([{"backendRefs": refs}])),
+        object(
+            "ReferenceGrant",
+            "grant",
+            json!({"from": [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": "ns"}], "to": [{"group": "", "kind": "Service", "name": "plain"}]}),
+        ),
+        object(
+            "BackendTLSPolicy",
+            "tls",
+            json!({"targetRefs": [{"group": "", "kind": "Service", "name": "svc", "sectionName": "http"}],
+            "validation": {"hostname": "b.io", "subjectAltNames": [{"type": "URI", "uri": "spiffe://x"}], "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]}}),
+        ),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "ns", "name": "ca"}, "data": {"ca.crt": "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----"}}),
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "other", "name": "cert"}, "type": "kubernetes.io/tls", "data": {"tls.crt": "LS0t", "tls.key": "eA=="}}),
     ]
 }
 

@@ -10,12 +10,14 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use model::backend::ConsumerLocation;
+use model::gateway_api::CONTROLLER;
 use model::random::Random;
 use model::route::{Arrival, EdgeSettings, Routing, Scheme, rule_value};
 use model::{Family, Interner, Notice, Object, Service, Snapshot, parse, write};
 use plan::FeatureGates;
 use plan::cluster_ips;
 use plan::forward::{self, NodeConfig, ProxySettings};
+use plan::gateway_api::{ArrivingRequest, AssignedAddresses, gateway_table, statuses, trace_at_gateway};
 use plan::hints::{ClusterTopology, HintConfig, HintInput, Hysteresis, assign};
 use plan::routes::{self, MeshClient, TracedRequest};
 use plan::select::{NodeView, explain, select};
@@ -45,6 +47,10 @@ fn soak_fuzz_no_input_panics() {
 fn run(round: u64) {
     let mut random = Random::seeded(round);
     let mut values = corpus::objects();
+    // Not in every world: they decide instead of Mesh* policies.
+    if random.below(2) == 0 {
+        values.extend(corpus::standard());
+    }
     for _ in 0..random.below(12) {
         let at = random.below(values.len());
         mutate::mutate(&mut values[at], &mut random);
@@ -69,6 +75,11 @@ fn run(round: u64) {
 fn route_all(snapshot: &Snapshot) {
     let place = ConsumerLocation { node: "node-a".into(), zone: Some("zone-a".into()) };
     let mut tables: Vec<_> = snapshot.gateways().map(|g| routes::gateway(snapshot, g).0).collect();
+    tables.extend(snapshot.standard_gateways().map(|gateway| gateway_table(snapshot, gateway).0));
+    let addresses = AssignedAddresses::Any(vec![[127, 0, 0, 1].into()]);
+    for own in statuses(snapshot, CONTROLLER, &addresses) {
+        assert!(own.status.is_object(), "{own:?}");
+    }
     tables.extend(
         snapshot.pods().take(2).map(|pod| routes::sidecar(snapshot, &MeshClient::of_pod(snapshot, pod)).0),
     );
@@ -79,6 +90,11 @@ fn route_all(snapshot: &Snapshot) {
         ..TracedRequest::default()
     };
     for table in &tables {
+        for (port, is_udp) in [(80, false), (443, false), (90, false), (90, true), (7, false)] {
+            let at = ArrivingRequest { port, is_udp, sni: Some("t.a.io".into()), is_grpc: port == 80 };
+            let traced = trace_at_gateway(table, &at, &incoming, &EdgeSettings::default());
+            assert!(!traced.why.is_empty());
+        }
         let listeners = table.ports().flat_map(|port| port.listener(&incoming.host));
         let routings = listeners.flat_map(|listener| listener.routing(&incoming.host));
         for routing in routings.chain(table.outbounds().map(|outbound| &outbound.routing)) {
@@ -141,6 +157,8 @@ fn parsed_kind(value: &Value) -> bool {
         ("zoneward.dev", "MeshGatewayHTTPRoute"),
         ("zoneward.dev", "MeshTCPRoute"),
         ("zoneward.dev", "MeshGateway"),
+        ("zoneward.dev", "MeshLoadBalancing"),
+        ("zoneward.dev", "MeshRouteFilter"),
     ];
     kinds.contains(&(group, value["kind"].as_str().unwrap_or_default()))
 }

@@ -78,7 +78,7 @@ fn run(
         creates: slices(&input["slicesToCreate"]).into_iter().map(|s| s.content).collect(),
         updates: slices(&input["slicesToUpdate"]).into_iter().map(|s| (s.key.name, s.content)).collect(),
         unchanged: unchanged.iter().collect(),
-        deletes: Vec::new(),
+        ..Packing::default()
     };
     let config = HintConfig::default();
     let input = HintInput {

@@ -205,7 +205,7 @@ impl World {
                 .filter(|(i, _)| !touched.contains(i))
                 .map(|(_, s)| s)
                 .collect(),
-            deletes: Vec::new(),
+            ..Packing::default()
         };
         let input = HintInput {
             service: &self.service,

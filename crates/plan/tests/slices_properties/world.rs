@@ -227,6 +227,7 @@ pub(crate) fn any_pod() -> impl Strategy<Value = Pod> {
                     ports: ports.into(),
                     hostname: hostname.then(|| name.clone()),
                     subdomain: hostname.then(|| "web".into()),
+                    capacity: None,
                 })),
                 ready_since: None,
                 ready,

@@ -46,7 +46,7 @@ pub(crate) struct HttpConnection {
 pub(crate) enum RouteScope {
     /// At a port of a Service.
     Outbound(ServiceKey, u16),
-    /// At a gateway's port; with TLS, at the listener of the server name.
+    /// At a gateway's port; with TLS, the server name chooses the listener.
     Gateway(u16, Option<Name>),
 }
 
@@ -171,7 +171,7 @@ fn of_port(port: &GatewayPort) -> Handling {
         GatewayProtocol::Https | GatewayProtocol::Tls => Handling::Tls(number),
         GatewayProtocol::Tcp => match port.listeners.iter().find_map(tcp_split) {
             Some(split) => Handling::Tcp(split),
-            None => Handling::Close("no MeshTCPRoute for this port"),
+            None => Handling::Close("no route for this port"),
         },
     }
 }

@@ -118,6 +118,8 @@ pub(crate) enum RequestBody {
     Empty,
     Client(Box<ClientBody>),
     Mirror(MirrorBody),
+    /// Read whole before it is sent, so that it can be sent again.
+    Buffered(Option<BodyChunk>),
 }
 
 /// Streamed from the client.
@@ -205,6 +207,7 @@ impl Body for RequestBody {
             Self::Empty => Poll::Ready(None),
             Self::Client(body) => body.poll(cx),
             Self::Mirror(body) => body.poll(cx),
+            Self::Buffered(chunk) => Poll::Ready(chunk.take().map(|chunk| Ok(Frame::data(chunk)))),
         }
     }
 
@@ -213,6 +216,7 @@ impl Body for RequestBody {
             Self::Empty => true,
             Self::Client(body) => body.incoming.is_end_stream(),
             Self::Mirror(_) => false,
+            Self::Buffered(chunk) => chunk.is_none(),
         }
     }
 
@@ -221,6 +225,9 @@ impl Body for RequestBody {
             Self::Empty => SizeHint::with_exact(0),
             Self::Client(body) => body.incoming.size_hint(),
             Self::Mirror(body) => body.length,
+            Self::Buffered(chunk) => {
+                SizeHint::with_exact(chunk.as_ref().map_or(0, |chunk| chunk.len() as u64))
+            }
         }
     }
 }
@@ -336,6 +343,7 @@ impl ResponseBody {
         incoming: Incoming,
         mut connection: PooledConnection,
         proxy: &ProxyShared,
+        deadline: Option<Instant>,
         request_log: RequestLog,
     ) -> Self {
         if incoming.is_end_stream() {
@@ -343,7 +351,8 @@ impl ResponseBody {
         }
         let read_ahead = BodyReadAhead::new(proxy.settings.limits.buffer);
         request_log.begin_streaming();
-        let idle = BodyIdleTimer::new(proxy.settings.timeouts.idle);
+        let mut idle = BodyIdleTimer::new(proxy.settings.timeouts.idle);
+        idle.deadline = deadline;
         let body = UpstreamBody { incoming, connection, idle, read_ahead };
         Self { content: ResponseContent::Upstream(body), request_log }
     }

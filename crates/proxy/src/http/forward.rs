@@ -3,6 +3,7 @@
 //! Local replies: 503 no endpoint, or none could be reached; 502 the upstream connection failed; 504 timeout; 500 the
 //! backend cannot be resolved (semantics 1.8).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -16,20 +17,32 @@ use super::body::{RequestBody, ResponseBody};
 use super::headers::{join_cookies, path_and_query, strip_hop_by_hop};
 use super::local_reply;
 use super::mirror;
+use super::response_changes::{CorsHeaders, ResponseChanges};
 use super::retry::{self, AttemptContext};
+use super::retry_policy;
 use super::route_rule::CompiledRule;
 use super::router;
 use super::upgrade::{self, UpgradeRequest};
 use crate::downstream::connection::HttpConnection;
 use crate::request_log::RequestLog;
-use crate::upstream::connection_pool::PooledConnection;
-use crate::upstream::weighted_backends::{BackendPicker, PickedBackend};
+use crate::upstream::backend_settings::RequestLimits;
+use crate::upstream::connection_pool::{PooledConnection, Purpose};
+use crate::upstream::weighted_backends::{BackendMutations, PickedBackend};
 
-pub(super) struct ForwardPlan<'s> {
+/// Where a request goes.
+pub(super) struct ForwardTarget<'s> {
     pub(super) rule: Option<&'s CompiledRule>,
-    pub(super) backends: &'s BackendPicker,
+    /// `None`: no backend has a weight.
+    pub(super) picked: Option<&'s PickedBackend>,
     /// `None`: the path stays as it is.
     pub(super) path: Option<PathAndQuery>,
+    /// By the filters of the backendRef, which mirrors do not see.
+    pub(super) backend_path: Option<PathAndQuery>,
+}
+
+pub(super) struct ForwardPlan<'s> {
+    pub(super) target: ForwardTarget<'s>,
+    pub(super) cors: Option<CorsHeaders>,
     pub(super) upgrade: Option<UpgradeRequest>,
 }
 
@@ -41,30 +54,61 @@ pub(super) async fn forward(
     is_grpc: bool,
     mut request_log: RequestLog,
 ) -> Response<ResponseBody> {
-    let upgrade = plan.upgrade;
+    let ForwardPlan { target: ForwardTarget { rule, picked, path, backend_path }, cors, upgrade } = plan;
     let proxy = &connection.proxy;
-    let backend = match plan.backends.pick(|| proxy.random.next()) {
-        Some(PickedBackend::Backend(backend)) => backend,
-        Some(PickedBackend::Error(status)) => return unresolved(*status, plan.rule, is_grpc, request_log),
-        None => return unresolved(StatusCode::INTERNAL_SERVER_ERROR, plan.rule, is_grpc, request_log),
+    let mut changes = ResponseChanges { rule, cors, backend: None };
+    let (backend, filters) = match picked {
+        Some(PickedBackend::Backend(backend, filters)) => (backend, filters.as_deref()),
+        Some(PickedBackend::Error(status)) => return unresolved(*status, &changes, is_grpc, request_log),
+        None => return unresolved(StatusCode::INTERNAL_SERVER_ERROR, &changes, is_grpc, request_log),
     };
-    mutate(&mut parts, plan.rule, plan.path);
+    changes.backend = filters;
+    mutate(&mut parts, rule, path);
     if let Some(trace) = &request_log.trace {
         trace.propagate(&mut parts.headers);
     }
-    let mirrors = match plan.rule {
+    let mirrors = match rule {
         Some(rule) if !rule.mirrors.is_empty() => mirror::send(connection, rule, &parts, &body),
         _ => Vec::new(),
     };
+    if let Some(filters) = filters {
+        mutate_for_backend(&mut parts, filters, backend_path);
+    }
     let progress = (!body.is_end_stream()).then(|| Arc::new(AtomicU64::new(0)));
     let body = RequestBody::new(connection, body, mirrors, progress.clone());
     let request = Request::from_parts(parts, body);
+    let extension = rule.and_then(|rule| rule.extension.as_deref());
+    let purpose = match &upgrade {
+        Some(_) => Purpose::Upgrade,
+        None if extension.is_some_and(|extension| extension.is_grpc) => Purpose::Grpc,
+        None => Purpose::Request,
+    };
     let context = AttemptContext {
         upgrade: upgrade.as_ref(),
+        purpose,
         from: connection.addresses,
         progress: progress.as_deref(),
+        response_timeout: proxy.settings.timeouts.response,
+        avoid: &[],
     };
-    let sent = retry::send(connection, backend, request, &context, &mut request_log).await;
+    let mut deadline = None;
+    let limits = extension.map(|extension| &extension.limits).filter(|limits| limits.any());
+    let limits: Option<Cow<'_, RequestLimits>> = match (limits, backend.request_limits()) {
+        (Some(own), Some(otherwise)) => Some(Cow::Owned(own.or(&otherwise))),
+        (Some(own), None) => Some(Cow::Borrowed(own)),
+        (None, otherwise) => otherwise.map(Cow::Owned),
+    };
+    let sent = match &limits {
+        None => retry::send(connection, backend, request, &context, &mut request_log).await,
+        // Boxed: other requests have no room for it.
+        Some(limits) => {
+            let limited =
+                retry_policy::send(connection, backend, request, &context, limits, &mut request_log);
+            let (sent, until) = Box::pin(limited).await;
+            deadline = until;
+            sent
+        }
+    };
     let (mut response, upstream) = match sent {
         Ok(response) => response,
         Err((status, Some(reason))) => {
@@ -76,7 +120,7 @@ pub(super) async fn forward(
     request_log.status = status.as_u16();
     match upgrade {
         Some(upgrade) if upgrade.is_accepted(status, upstream.is_http2()) => {
-            return upgrade::join(connection, upgrade, response, upstream, plan.rule, request_log);
+            return upgrade::join(connection, upgrade, response, upstream, &changes, request_log);
         }
         // An HTTP/2 client would take any success for the tunnel.
         Some(upgrade) if upgrade.is_connect && status.is_success() => {
@@ -97,26 +141,33 @@ pub(super) async fn forward(
         return local_reply::error_with_reason(status, router::TOO_MANY_BYTES, is_grpc, request_log);
     }
     strip_hop_by_hop(response.headers_mut());
-    if let Some(rule) = plan.rule {
-        rule.response.apply(response.headers_mut());
-    }
+    changes.apply(response.headers_mut());
     *response.version_mut() = Version::HTTP_11;
     response.extensions_mut().clear();
-    response.map(|incoming| ResponseBody::upstream(incoming, upstream, proxy, request_log))
+    response.map(|incoming| ResponseBody::upstream(incoming, upstream, proxy, deadline, request_log))
 }
 
 /// The reply for a backend that cannot be resolved. It stands for the rule's response, so the rule's filters apply.
 fn unresolved(
     status: StatusCode,
-    rule: Option<&CompiledRule>,
+    changes: &ResponseChanges<'_>,
     is_grpc: bool,
     request_log: RequestLog,
 ) -> Response<ResponseBody> {
     let mut response = local_reply::error(status, is_grpc, request_log);
-    if let Some(rule) = rule {
-        rule.response.apply(response.headers_mut());
-    }
+    changes.apply(response.headers_mut());
     response
+}
+
+/// Applies the filters of a backendRef, after those of the rule.
+fn mutate_for_backend(parts: &mut Parts, filters: &BackendMutations, path: Option<PathAndQuery>) {
+    if let Some(path) = path {
+        parts.uri = Uri::from(path);
+    }
+    filters.request.apply(&mut parts.headers);
+    if let Some(host) = &filters.host {
+        parts.headers.insert(header::HOST, host.clone());
+    }
 }
 
 /// Applies the rule to the request's headers and path.
@@ -179,7 +230,7 @@ pub(super) fn translate(request: &mut Request<RequestBody>, upstream: &PooledCon
     let host = request.headers_mut().remove(header::HOST);
     let authority = host.and_then(|host| uri::Authority::try_from(host.as_bytes()).ok());
     let mut parts = uri::Parts::default();
-    parts.scheme = Some(Scheme::HTTP);
+    parts.scheme = Some(if upstream.endpoint.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP });
     parts.authority = authority.or_else(|| upstream.endpoint.address.to_string().parse().ok());
     parts.path_and_query = Some(path_and_query(request.uri()));
     if let Ok(uri) = Uri::from_parts(parts) {

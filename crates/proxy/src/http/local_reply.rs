@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use model::route::error_text;
+use model::route::{error_text, grpc_status};
 
 use super::body::ResponseBody;
-use super::route_rule::CompiledRule;
+use super::response_changes::ResponseChanges;
 use crate::request_log::RequestLog;
 
 fn reply(status: StatusCode, mut bytes: Bytes, mut request_log: RequestLog) -> Response<ResponseBody> {
@@ -39,15 +39,10 @@ pub(crate) fn error(status: StatusCode, is_grpc: bool, request_log: RequestLog) 
     }
     let mut response = reply(status, Bytes::new(), request_log);
     *response.status_mut() = StatusCode::OK;
-    let code = match status.as_u16() {
-        400 => "13",
-        404 => "12",
-        502..=504 => "14",
-        _ => "2",
-    };
+    let code = grpc_status(status.as_u16());
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert("grpc-status", HeaderValue::from_static(code));
+    headers.insert("grpc-status", HeaderValue::from(u16::from(code)));
     let reason = status.canonical_reason().unwrap_or("error");
     headers.insert("grpc-message", HeaderValue::from_static(reason));
     response
@@ -70,7 +65,7 @@ pub(crate) fn error_with_reason(
 }
 
 pub(crate) fn redirect(
-    rule: &CompiledRule,
+    changes: &ResponseChanges<'_>,
     status: StatusCode,
     location: &str,
     request_log: RequestLog,
@@ -80,7 +75,7 @@ pub(crate) fn redirect(
     };
     let mut response = reply(status, Bytes::new(), request_log);
     response.headers_mut().insert(header::LOCATION, location);
-    rule.response.apply(response.headers_mut());
+    changes.apply(response.headers_mut());
     response
 }
 
@@ -95,12 +90,19 @@ pub(crate) fn redirect_to_path(location: &str, request_log: RequestLog) -> Respo
 }
 
 pub(crate) fn direct(
-    rule: &CompiledRule,
+    changes: &ResponseChanges<'_>,
     status: StatusCode,
     bytes: Bytes,
     request_log: RequestLog,
 ) -> Response<ResponseBody> {
     let mut response = reply(status, bytes, request_log);
-    rule.response.apply(response.headers_mut());
+    changes.apply(response.headers_mut());
+    response
+}
+
+/// The reply to a CORS preflight request.
+pub(crate) fn preflight(changes: &ResponseChanges<'_>, request_log: RequestLog) -> Response<ResponseBody> {
+    let mut response = reply(StatusCode::NO_CONTENT, Bytes::new(), request_log);
+    changes.apply(response.headers_mut());
     response
 }

@@ -45,8 +45,10 @@ pub(super) fn send(
         let backend = backend.clone();
         backend.stats.mirrored.inc();
         let request = copy_request(parts, body);
+        let is_grpc = rule.extension.as_ref().is_some_and(|extension| extension.is_grpc);
+        let purpose = if is_grpc { Purpose::Grpc } else { Purpose::Request };
         tokio::spawn(async move {
-            send_copy(&permit.0, &backend, request, from).await;
+            send_copy(&permit.0, &backend, request, purpose, from).await;
             drop(permit);
         });
     }
@@ -96,14 +98,16 @@ async fn send_copy(
     proxy: &ProxyShared,
     backend: &UpstreamBackend,
     mut request: Request<RequestBody>,
+    purpose: Purpose,
     from: ConnectionAddresses,
 ) {
     let settings = &proxy.settings;
     let balancer = backend.load_balancer();
-    let chosen = balancer.pick(&proxy.random, proxy.now(), &settings.load_balancing, &[]);
+    let key = balancer.key_of_request(request.headers(), from.client.ip());
+    let chosen = balancer.pick(&proxy.random, proxy.now(), key, &[]);
     let Some(endpoint) = chosen.map(|chosen| &chosen.endpoint) else { return };
     let connector = Connector { proxy, backend, claimant: None, from: &from };
-    let Ok(mut connection) = PooledConnection::acquire(endpoint, connector, Purpose::Request).await else {
+    let Ok(mut connection) = PooledConnection::acquire(endpoint, connector, purpose).await else {
         backend.stats.connect_failures.inc();
         return;
     };

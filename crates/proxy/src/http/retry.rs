@@ -2,7 +2,7 @@
 //!
 //! A request is retried on another endpoint if no connection could be established, or if a reused connection turns out
 //! to be closed before the request was sent. A safe request without a body is also retried if a reused connection
-//! failed afterwards. Statuses are never retried: the response of an endpoint goes to the client.
+//! failed afterwards. Statuses are retried only by a rule that says so, see `retry_policy`.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -31,45 +31,58 @@ use crate::upstream::outlier_detection::note_failure;
 /// The same for all attempts of a request.
 pub(super) struct AttemptContext<'s> {
     pub(super) upgrade: Option<&'s UpgradeRequest>,
+    pub(super) purpose: Purpose,
     /// The connection that the request came by.
     pub(super) from: ConnectionAddresses,
     /// Frames of the request body sent so far; `None` for an empty one.
     pub(super) progress: Option<&'s AtomicU64>,
+    /// From the end of the request to the headers of the response.
+    pub(super) response_timeout: Duration,
+    /// Endpoints that failed before.
+    pub(super) avoid: &'s [Arc<UpstreamEndpoint>],
 }
 
-/// Sends a request to an endpoint of a backend, with retries. An error has the status of the local reply, and the
-/// reason where the status does not say it.
+/// The response, or the status of the local reply, with a reason where the status does not say it.
+pub(super) type SentRequest =
+    Result<(Response<Incoming>, PooledConnection), (StatusCode, Option<&'static str>)>;
+
+/// Sends a request to an endpoint of a backend, with retries.
 pub(super) async fn send(
     connection: &HttpConnection,
     backend: &Arc<UpstreamBackend>,
     mut request: Request<RequestBody>,
     context: &AttemptContext<'_>,
     request_log: &mut RequestLog,
-) -> Result<(Response<Incoming>, PooledConnection), (StatusCode, Option<&'static str>)> {
+) -> SentRequest {
     let proxy = &*connection.proxy;
     let settings = &proxy.settings;
     let connector = Connector { proxy, backend, claimant: Some(&connection.activity), from: &context.from };
     let mut retrying = None;
     let mut now = proxy.at(request_log.started);
-    let mut avoid: Vec<Arc<UpstreamEndpoint>> = Vec::new();
+    let mut avoid: Vec<Arc<UpstreamEndpoint>> = context.avoid.to_vec();
     let mut attempts = 0;
-    let purpose = if context.upgrade.is_some() { Purpose::Upgrade } else { Purpose::Request };
     loop {
         let balancer = backend.load_balancer();
-        let chosen = balancer.pick(&proxy.random, now, &settings.load_balancing, &avoid);
+        let client = || request_log.forwarded_for.unwrap_or(context.from.client.ip());
+        let key = match balancer.settings.algorithm.hash_on() {
+            Some(_) => balancer.key_of_request(request.headers(), client()),
+            None => None,
+        };
+        let chosen = balancer.pick(&proxy.random, now, key, &avoid);
         let chosen = chosen.ok_or((StatusCode::SERVICE_UNAVAILABLE, None))?;
         let endpoint = &chosen.endpoint;
         request_log.backend = Some((backend.clone(), chosen.locality));
         request_log.endpoint = Some(endpoint.address);
-        if !request_log.take_slot_of_backend(backend, endpoint.protocol) {
+        let limits = &balancer.settings.circuit_breakers;
+        if !request_log.take_slot_of_backend(backend, limits, endpoint.protocol) {
             return Err((StatusCode::SERVICE_UNAVAILABLE, Some(BACKEND_OVERFLOW)));
         }
         if let Some(trace) = &mut request_log.trace {
             trace.start_attempt(proxy, backend, chosen, &mut request);
         }
         let sent = async {
-            match PooledConnection::acquire(endpoint, connector, purpose).await {
-                Ok(connection) => attempt(connection, request, context, settings.timeouts.response).await,
+            match PooledConnection::acquire(endpoint, connector, context.purpose).await {
+                Ok(connection) => attempt(connection, request, context).await,
                 Err(error) => match overload_reason(&error) {
                     Some(reason) => Err(FailedAttempt::by_overload(reason)),
                     None => {
@@ -112,7 +125,8 @@ pub(super) async fn send(
             _ => return Err((failed.status, failed.reason)),
         };
         if retrying.is_none() {
-            retrying = backend.breaker.retries.enter(settings.circuit_breakers.max_retries);
+            let max_retries = balancer.settings.max_retries(backend.breaker.requests.in_use());
+            retrying = backend.breaker.retries.enter(max_retries);
             if retrying.is_none() {
                 backend.stats.retry_overflow.inc();
                 return Err((failed.status, failed.reason));
@@ -152,7 +166,6 @@ async fn attempt(
     mut connection: PooledConnection,
     mut request: Request<RequestBody>,
     context: &AttemptContext<'_>,
-    response_timeout: Duration,
 ) -> Result<(Response<Incoming>, PooledConnection), FailedAttempt> {
     translate(&mut request, &connection);
     match context.upgrade {
@@ -163,7 +176,7 @@ async fn attempt(
     // The endpoint may close an idle connection at any time; a safe request is then sent on another one.
     let copy = (connection.is_reused && is_safe(request.method()) && request.body().is_end_stream())
         .then(|| RequestCopy::of(&request, &mut connection.reuse));
-    let progress = context.progress;
+    let (progress, response_timeout) = (context.progress, context.response_timeout);
     let sent = match &mut connection.sender {
         Some(UpstreamSender::Http1(sender)) => {
             let timer = connection.reuse.timer.get_or_insert_with(|| Box::pin(sleep(response_timeout)));
@@ -216,6 +229,10 @@ async fn within<T>(
     let progress = || progress.map_or(0, |progress| progress.load(Relaxed));
     let mut response = std::pin::pin!(response);
     let (mut deadline, mut before) = (Instant::now() + limit, progress());
+    // The limits of requests on one connection may differ.
+    if timer.deadline() > deadline {
+        timer.as_mut().reset(deadline);
+    }
     poll_fn(|cx| {
         if let Poll::Ready(response) = response.as_mut().poll(cx) {
             return Poll::Ready(Some(response));

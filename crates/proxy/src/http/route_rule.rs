@@ -8,7 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use model::route::{
-    BODY_NOT_READABLE, DirectResponseBody, HttpRule, RequestMirror, Responder, RouteGroup, RuleAction,
+    BODY_NOT_READABLE, CorsFilter, DirectResponseBody, HttpRule, RequestMirror, Responder, RouteGroup,
+    RuleAction,
 };
 use model::{Notice, ObjectRef};
 
@@ -17,6 +18,7 @@ use crate::registry::Registry;
 use crate::settings::DirectResponseSources;
 use crate::stats::RouteStats;
 use crate::upstream::backend::UpstreamBackend;
+use crate::upstream::backend_settings::RequestLimits;
 use crate::upstream::weighted_backends::{BackendPicker, status_or_500};
 
 /// The rules of a group, in its order. Groups share equal rules.
@@ -33,9 +35,28 @@ pub(crate) struct CompiledRule {
     pub(crate) host: Option<HeaderValue>,
     pub(crate) mirrors: Box<[(RequestMirror, Arc<UpstreamBackend>)]>,
     pub(crate) action: CompiledAction,
+    /// `None` for nearly all rules.
+    pub(crate) extension: Option<Box<RuleExtension>>,
     pub(crate) stats: Arc<RouteStats>,
     /// About what in it cannot be applied.
     notices: Box<[Notice]>,
+}
+
+/// The parts of a rule that cost requests more than a test whether there are any.
+#[derive(Debug)]
+pub(crate) struct RuleExtension {
+    pub(crate) limits: RequestLimits,
+    pub(crate) cors: Option<CorsFilter>,
+    pub(crate) is_grpc: bool,
+}
+
+impl RuleExtension {
+    fn of(action: &RuleAction) -> Option<Box<Self>> {
+        let RuleAction { timeouts, retry, cors, is_grpc, .. } = action;
+        let limits = RequestLimits { timeouts: *timeouts, retry: retry.clone() };
+        let is_plain = !limits.any() && cors.is_none() && !is_grpc;
+        (!is_plain).then(|| Box::new(Self { limits, cors: cors.clone(), is_grpc: *is_grpc }))
+    }
 }
 
 #[derive(Debug)]
@@ -56,14 +77,16 @@ impl RuleGroup {
 
 impl CompiledRule {
     pub(crate) fn new(rule: &HttpRule, registry: &mut Registry, sources: &DirectResponseSources) -> Self {
-        let RuleAction { request_headers, response_headers, mirrors, rewrite, responder } = &rule.action;
+        let RuleAction { request_headers, response_headers, mirrors, rewrite, responder, .. } = &rule.action;
         let (request, mut problems) = HeaderMutations::new(request_headers);
         let (response, more) = HeaderMutations::new(response_headers);
         problems.extend(more);
         let host = rewrite.hostname.as_deref().and_then(|host| HeaderValue::from_str(host).ok());
         let mirrors = mirrors.iter().map(|mirror| (mirror.clone(), registry.backend(&mirror.to))).collect();
         let action = match responder {
-            Responder::Forward(split) => CompiledAction::Forward(BackendPicker::new(split, registry)),
+            Responder::Forward(split) => {
+                CompiledAction::Forward(BackendPicker::new(split, registry, &mut problems))
+            }
             Responder::Redirect(_) => CompiledAction::Redirect,
             Responder::Respond(response) => match direct_response_body(response.body.as_ref(), sources) {
                 Ok(bytes) => CompiledAction::Respond(status_or_500(response.status), bytes),
@@ -75,7 +98,9 @@ impl CompiledRule {
             },
         };
         let notices = problems.into_iter().map(|problem| notice(rule, &problem)).collect();
-        Self { request, response, host, mirrors, action, stats: registry.route_stats(&label(rule)), notices }
+        let stats = registry.route_stats(&label(rule));
+        let extension = RuleExtension::of(&rule.action);
+        Self { request, response, host, mirrors, action, extension, stats, notices }
     }
 }
 
@@ -90,7 +115,9 @@ fn label(rule: &HttpRule) -> String {
 fn notice(rule: &HttpRule, problem: &str) -> Notice {
     let unknown = || ObjectRef::new("MeshHTTPRoute", "", "");
     let object = rule.origin.filters.clone().or_else(|| rule.origin.policy.clone()).unwrap_or_else(unknown);
-    Notice::new(object, "FilterNotApplied", format!("{}.default.filters: {problem}", rule.origin.field))
+    // Mesh* policies have `default` between rule and filters.
+    let place = if object.kind.starts_with("Mesh") { ".default.filters" } else { ".filters" };
+    Notice::new(object, "FilterNotApplied", format!("{}{place}: {problem}", rule.origin.field))
 }
 
 /// Larger responses belong to a backend.

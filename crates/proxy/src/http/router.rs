@@ -12,20 +12,22 @@ use hyper::body::{Body, Incoming};
 use hyper::ext::Protocol;
 use model::route::path::{self, NormalizedPath};
 use model::route::{
-    self, ForwardedHeaders, HeaderLines, RequestOrigin, Responder, Routing, is_forwarded_header,
+    self, ForwardedHeaders, HeaderLines, ListenerChoice, PathChange, RequestOrigin, Responder, Routing,
+    is_forwarded_header,
 };
 
 use super::body::ResponseBody;
-use super::forward::{self, ForwardPlan};
+use super::forward::{self, ForwardPlan, ForwardTarget};
 use super::headers::{is_http, strip_hop_by_hop};
 use super::local_reply;
+use super::response_changes::{CorsHeaders, ResponseChanges};
 use super::route_rule::{CompiledAction, CompiledRule};
 use super::upgrade::UpgradeRequest;
 use crate::active_tables::{ActiveTables, MatchedRule};
 use crate::downstream::connection::{HttpConnection, RouteScope};
 use crate::proxy::ProxyShared;
 use crate::request_log::RequestLog;
-use crate::upstream::weighted_backends::BackendPicker;
+use crate::upstream::weighted_backends::PickedBackend;
 
 enum RouteDecision<'s> {
     Reject(StatusCode),
@@ -35,7 +37,9 @@ enum RouteDecision<'s> {
     RedirectToPath(String),
     Redirect(&'s CompiledRule, StatusCode, String),
     Respond(&'s CompiledRule, StatusCode, Bytes),
-    Forward(Option<&'s CompiledRule>, &'s BackendPicker, Option<PathAndQuery>),
+    /// The response to a CORS preflight request.
+    Preflight(&'s CompiledRule),
+    Forward(ForwardTarget<'s>),
 }
 
 pub(crate) async fn respond(
@@ -56,16 +60,23 @@ pub(crate) async fn respond(
         request_log.forwarded_for = set_forwarded(&connection, &mut parts);
     }
     let active = proxy.active_tables();
+    if let Some(limits) = active.outbound_limits(&connection.scope)
+        && let Err((status, reason)) = Box::pin(limits.admit(proxy)).await
+    {
+        return Ok(local_reply::error_with_reason(status, reason, is_grpc, request_log));
+    }
     let decision = decide(&active, &connection, &parts, upgrade.as_ref(), &mut request_log);
     request_log.route = match &decision {
         RouteDecision::Redirect(rule, ..)
         | RouteDecision::Respond(rule, ..)
-        | RouteDecision::Forward(Some(rule), ..) => Some(rule.stats.clone()),
+        | RouteDecision::Preflight(rule)
+        | RouteDecision::Forward(ForwardTarget { rule: Some(rule), .. }) => Some(rule.stats.clone()),
         RouteDecision::Reject(_)
         | RouteDecision::RejectFor(..)
         | RouteDecision::RedirectToPath(_)
-        | RouteDecision::Forward(None, ..) => None,
+        | RouteDecision::Forward(ForwardTarget { rule: None, .. }) => None,
     };
+
     Ok(match decision {
         RouteDecision::Reject(status) => local_reply::error(status, is_grpc, request_log),
         RouteDecision::RejectFor(status, reason) => {
@@ -77,14 +88,32 @@ pub(crate) async fn respond(
         }
         RouteDecision::RedirectToPath(location) => local_reply::redirect_to_path(&location, request_log),
         RouteDecision::Redirect(rule, status, location) => {
-            local_reply::redirect(rule, status, &location, request_log)
+            local_reply::redirect(&local_changes(rule, &parts), status, &location, request_log)
         }
-        RouteDecision::Respond(rule, status, bytes) => local_reply::direct(rule, status, bytes, request_log),
-        RouteDecision::Forward(rule, backends, path) => {
-            let plan = ForwardPlan { rule, backends, path, upgrade };
+        RouteDecision::Respond(rule, status, bytes) => {
+            local_reply::direct(&local_changes(rule, &parts), status, bytes, request_log)
+        }
+        RouteDecision::Preflight(rule) => {
+            let changes = ResponseChanges { rule: None, ..local_changes(rule, &parts) };
+            local_reply::preflight(&changes, request_log)
+        }
+        RouteDecision::Forward(target) => {
+            let cors = target.rule.and_then(|rule| cors_headers(rule, &parts));
+            let plan = ForwardPlan { target, cors, upgrade };
             forward::forward(&connection, plan, parts, body, is_grpc, request_log).await
         }
     })
+}
+
+/// The changes to a local reply of a rule.
+fn local_changes<'s>(rule: &'s CompiledRule, parts: &Parts) -> ResponseChanges<'s> {
+    ResponseChanges { rule: Some(rule), cors: cors_headers(rule, parts), backend: None }
+}
+
+/// The CORS headers of a response; `None` without a filter.
+fn cors_headers(rule: &CompiledRule, parts: &Parts) -> Option<CorsHeaders> {
+    let filter = rule.extension.as_ref()?.cors.as_ref()?;
+    Some(CorsHeaders::new(filter, parts.method.as_str(), &parts.headers))
 }
 
 /// The reason of a 400.
@@ -181,7 +210,12 @@ fn decide<'s>(
         // The route changed to TCP while this connection was open.
         Routing::Tcp(split) => {
             return match active.tcp_backends(split) {
-                Some(backends) => RouteDecision::Forward(None, backends, None),
+                Some(backends) => RouteDecision::Forward(ForwardTarget {
+                    rule: None,
+                    picked: backends.pick(|| connection.proxy.random.next()),
+                    path: None,
+                    backend_path: None,
+                }),
                 None => RouteDecision::Reject(StatusCode::SERVICE_UNAVAILABLE),
             };
         }
@@ -190,6 +224,10 @@ fn decide<'s>(
         Some(matched) => {
             if let (Some(trace), Some(_)) = (&mut request_log.trace, &matched.model.origin.policy) {
                 trace.set_http_route(matched.path);
+            }
+            let is_preflight = || cors_headers(matched.rule, parts).is_some_and(|cors| cors.is_preflight);
+            if matched.rule.extension.is_some() && is_preflight() {
+                return RouteDecision::Preflight(matched.rule);
             }
             apply_rule(matched, &request, connection, normal != given)
         }
@@ -205,14 +243,16 @@ fn routing<'s>(active: &'s ActiveTables, scope: &RouteScope, host: &str) -> Resu
             let outbound = routes.outbound(service, *port).ok_or(StatusCode::SERVICE_UNAVAILABLE)?;
             Ok(&outbound.routing)
         }
-        RouteScope::Gateway(port, by_name) => {
+        RouteScope::Gateway(port, server_name) => {
             let port = routes.port(*port).ok_or(StatusCode::NOT_FOUND)?;
-            let listener = port.listener(host).ok_or(StatusCode::NOT_FOUND)?;
-            // The connection's certificate is not for this host (RFC 9110, 15.5.20).
-            if by_name.as_ref().is_some_and(|name| *name != listener.name) {
-                return Err(StatusCode::MISDIRECTED_REQUEST);
+            match port.choose(server_name.as_deref(), host) {
+                ListenerChoice::Found(listener) => listener.routing(host).ok_or(StatusCode::NOT_FOUND),
+                // The connection's certificate is not for this host (RFC 9110, 15.5.20), or its listener is gone.
+                ListenerChoice::Misdirected | ListenerChoice::NoCertificate => {
+                    Err(StatusCode::MISDIRECTED_REQUEST)
+                }
+                ListenerChoice::None => Err(StatusCode::NOT_FOUND),
             }
-            listener.routing(host).ok_or(StatusCode::NOT_FOUND)
         }
     }
 }
@@ -226,14 +266,27 @@ fn apply_rule<'s>(
     let rule = matched.rule;
     match (&rule.action, &matched.model.action.responder) {
         (CompiledAction::Forward(backends), _) => {
-            let rewrite = matched.model.action.rewrite.path.as_ref();
-            if rewrite.is_none() && !is_normalized {
-                return RouteDecision::Forward(Some(rule), backends, None);
+            let picked = backends.pick(|| connection.proxy.random.next());
+            let mut target = ForwardTarget { rule: Some(rule), picked, path: None, backend_path: None };
+            let rewritten = |change: &PathChange| {
+                let path = change.apply(request.path, matched.path);
+                PathAndQuery::try_from(path::join(&path, request.query))
+            };
+            if let Some(PickedBackend::Backend(_, Some(filters))) = picked
+                && let Some(change) = &filters.path
+            {
+                let Ok(path) = rewritten(change) else {
+                    return RouteDecision::Reject(StatusCode::BAD_REQUEST);
+                };
+                target.backend_path = Some(path);
             }
-            let rewritten = rewrite.map(|rewrite| rewrite.apply(request.path, matched.path));
-            let path = path::join(rewritten.as_deref().unwrap_or(request.path), request.query);
-            match PathAndQuery::try_from(path) {
-                Ok(path) => RouteDecision::Forward(Some(rule), backends, Some(path)),
+            let path = match &matched.model.action.rewrite.path {
+                None if !is_normalized => return RouteDecision::Forward(target),
+                None => PathAndQuery::try_from(path::join(request.path, request.query)),
+                Some(change) => rewritten(change),
+            };
+            match path {
+                Ok(path) => RouteDecision::Forward(ForwardTarget { path: Some(path), ..target }),
                 Err(_) => RouteDecision::Reject(StatusCode::BAD_REQUEST),
             }
         }

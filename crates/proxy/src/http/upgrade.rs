@@ -16,7 +16,7 @@ use ring::digest;
 
 use super::body::{RequestBody, ResponseBody};
 use super::headers::{strip_hop_by_hop, upgrade_protocol};
-use super::route_rule::CompiledRule;
+use super::response_changes::ResponseChanges;
 use crate::downstream::connection::HttpConnection;
 use crate::random::SharedRandom;
 use crate::request_log::RequestLog;
@@ -99,7 +99,7 @@ pub(super) fn join(
     upgrade: UpgradeRequest,
     mut response: Response<Incoming>,
     upstream: PooledConnection,
-    rule: Option<&CompiledRule>,
+    changes: &ResponseChanges<'_>,
     mut request_log: RequestLog,
 ) -> Response<ResponseBody> {
     let endpoint = hyper::upgrade::on(&mut response);
@@ -130,9 +130,7 @@ pub(super) fn join(
     });
     let (mut parts, _) = response.into_parts();
     strip_hop_by_hop(&mut parts.headers);
-    if let Some(rule) = rule {
-        rule.response.apply(&mut parts.headers);
-    }
+    changes.apply(&mut parts.headers);
     if upgrade.is_connect {
         parts.status = StatusCode::OK;
         parts.headers.remove(header::SEC_WEBSOCKET_ACCEPT);

@@ -1,15 +1,18 @@
 //! A backend as rules refer to it. Its endpoints change without the rules being rebuilt.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use model::ServiceKey;
 use model::backend::{Backend, BackendEndpoint};
-use model::route::{AppProtocol, BackendId};
+use model::route::{AppProtocol, BackendId, EffectiveLoadBalancing};
 
+use super::backend_settings::{BackendSettings, RequestLimits};
 use super::circuit_breaker::CircuitBreaker;
 use super::endpoint::{EndpointProtocol, ProxyTime, UpstreamEndpoint};
 use super::load_balancer::{LoadBalancer, WeightedEndpoint};
-use crate::settings::LoadBalancerSettings;
+use super::tls::UpstreamTls;
+use crate::settings::ProxyOptions;
 use crate::stats::BackendStats;
 
 #[derive(Debug)]
@@ -19,6 +22,8 @@ pub(crate) struct UpstreamBackend {
     pub(crate) label: Arc<str>,
     pub(crate) stats: BackendStats,
     pub(crate) breaker: CircuitBreaker,
+    /// Whether rules without timeouts and retries have those of a policy.
+    has_request_limits: AtomicBool,
     current: RwLock<CurrentEndpoints>,
 }
 
@@ -26,6 +31,8 @@ pub(crate) struct UpstreamBackend {
 struct CurrentEndpoints {
     /// The table's value that the load balancer was built from.
     source: Option<Arc<Backend>>,
+    tls: Option<Arc<UpstreamTls>>,
+    policy: Option<Arc<EffectiveLoadBalancing>>,
     load_balancer: Arc<LoadBalancer>,
 }
 
@@ -36,6 +43,7 @@ impl UpstreamBackend {
             label: id.to_string().into(),
             stats: BackendStats::default(),
             breaker: CircuitBreaker::default(),
+            has_request_limits: AtomicBool::new(false),
             current: RwLock::default(),
         }
     }
@@ -44,16 +52,29 @@ impl UpstreamBackend {
         self.current.read().unwrap_or_else(PoisonError::into_inner).load_balancer.clone()
     }
 
-    /// Replaces the endpoints if they changed. `endpoint` finds or creates the state of one.
+    /// Timeouts and retries of rules that have none themselves.
+    pub(crate) fn request_limits(&self) -> Option<RequestLimits> {
+        let is_set = self.has_request_limits.load(Relaxed);
+        is_set.then(|| self.load_balancer().settings.request_limits.clone())
+    }
+
+    /// Replaces the endpoints if they or their settings changed. `endpoint` finds or creates the state of one.
     pub(crate) fn update(
         &self,
         backend: &Arc<Backend>,
+        tls: Option<&Arc<UpstreamTls>>,
+        policy: Option<&Arc<EffectiveLoadBalancing>>,
         now: ProxyTime,
-        settings: &LoadBalancerSettings,
+        settings: &ProxyOptions,
         mut endpoint: impl FnMut(&BackendEndpoint, &Backend, Option<ProxyTime>) -> Arc<UpstreamEndpoint>,
     ) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        if current.source.as_ref().is_some_and(|source| Arc::ptr_eq(source, backend)) {
+        let is_same_tls = current.tls.as_ref().map(Arc::as_ptr) == tls.map(Arc::as_ptr);
+        let is_same_policy = current.policy.as_ref().map(Arc::as_ptr) == policy.map(Arc::as_ptr);
+        if is_same_tls
+            && is_same_policy
+            && current.source.as_ref().is_some_and(|source| Arc::ptr_eq(source, backend))
+        {
             return;
         }
         // Slow start needs older endpoints that take the load in the meantime.
@@ -63,8 +84,20 @@ impl UpstreamBackend {
             weight: source.weight,
             locality: source.locality,
         };
-        let load_balancer = LoadBalancer::new(backend.endpoints.iter().map(weighted).collect(), settings);
-        *current = CurrentEndpoints { source: Some(backend.clone()), load_balancer: Arc::new(load_balancer) };
+        let endpoints = backend.endpoints.iter().map(weighted).collect();
+        // `source` is absent at first, when the balancer has default settings.
+        let balancer_settings = match is_same_policy && current.source.is_some() {
+            true => current.load_balancer.settings.clone(),
+            false => Arc::new(BackendSettings::new(settings, policy.map(|policy| &policy.settings))),
+        };
+        self.has_request_limits.store(balancer_settings.request_limits.any(), Relaxed);
+        let load_balancer = LoadBalancer::new(endpoints, balancer_settings).after(&current.load_balancer);
+        *current = CurrentEndpoints {
+            source: Some(backend.clone()),
+            tls: tls.cloned(),
+            policy: policy.cloned(),
+            load_balancer: Arc::new(load_balancer),
+        };
     }
 
     /// Removes all endpoints of a backend that no table has any more.

@@ -19,13 +19,13 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::backend::UpstreamBackend;
 use super::circuit_breaker::InFlightGuard;
 use super::endpoint::{EndpointProtocol, UpstreamEndpoint};
+use super::tls::EndpointStream;
 use crate::downstream::idle_timeout::ConnectionActivity;
 use crate::http::body::RequestBody;
 use crate::http::http2_limits::{self, MAX_UPSTREAM_CONNECTIONS, MAX_UPSTREAM_STREAMS};
 use crate::overload::descriptors::{OutOfDescriptors, UpstreamSocket};
 use crate::proxy::ProxyShared;
 use crate::proxy_protocol::{self, ConnectionAddresses};
-use crate::zone_traffic::MeteredStream;
 
 #[derive(Debug)]
 pub(crate) struct ConnectionPool {
@@ -91,6 +91,8 @@ pub(crate) struct PooledConnection {
 pub(crate) enum Purpose {
     Request,
     Upgrade,
+    /// A request of a GRPCRoute: by HTTP/2, whatever the endpoint's port declares.
+    Grpc,
 }
 
 /// More requests of a backend wait for a connection than its circuit breaker allows.
@@ -126,6 +128,7 @@ impl PooledConnection {
         purpose: Purpose,
     ) -> io::Result<Self> {
         let settings = &connector.proxy.settings;
+        let protocol = if purpose == Purpose::Grpc { EndpointProtocol::Http2 } else { endpoint.protocol };
         endpoint.add_load();
         let mut pooled = Self {
             endpoint: endpoint.clone(),
@@ -136,8 +139,7 @@ impl PooledConnection {
             max_idle: settings.limits.idle_per_endpoint,
             user: None,
         };
-        if let (EndpointProtocol::Http1 | EndpointProtocol::Tcp, Some(user)) =
-            (endpoint.protocol, connector.claimant)
+        if let (EndpointProtocol::Http1 | EndpointProtocol::Tcp, Some(user)) = (protocol, connector.claimant)
         {
             user.add_socket();
             pooled.user = Some(user.clone());
@@ -147,7 +149,7 @@ impl PooledConnection {
             pooled.sender = Some(Box::pin(unshared(endpoint, connector, purpose)).await?);
             return Ok(pooled);
         }
-        let sender = match endpoint.protocol {
+        let sender = match protocol {
             // Rare paths are boxed: otherwise every request's future has room for them.
             EndpointProtocol::Http2 if purpose == Purpose::Upgrade => {
                 match Box::pin(endpoint.http2_with_extended_connect(connector)).await? {
@@ -315,7 +317,7 @@ impl UpstreamEndpoint {
 
 impl<'s> Connector<'s> {
     fn pending(&self) -> io::Result<InFlightGuard<'s>> {
-        let limit = self.proxy.settings.circuit_breakers.max_pending_requests;
+        let limit = self.backend.load_balancer().settings.circuit_breakers.max_pending_requests;
         self.backend.breaker.pending.enter(limit).ok_or_else(|| {
             self.backend.stats.pending_overflow.inc();
             io::Error::other(PendingOverflow)
@@ -326,20 +328,30 @@ impl<'s> Connector<'s> {
     pub(crate) async fn connect(
         &self,
         endpoint: &UpstreamEndpoint,
-    ) -> io::Result<(MeteredStream, UpstreamSocket)> {
+        protocol: EndpointProtocol,
+    ) -> io::Result<(EndpointStream, UpstreamSocket)> {
         let _pending = self.pending()?;
-        self.open(endpoint).await
+        self.open(endpoint, protocol).await
     }
 
-    /// Connects, and writes the PROXY protocol header if the endpoint expects one.
-    async fn open(&self, endpoint: &UpstreamEndpoint) -> io::Result<(MeteredStream, UpstreamSocket)> {
+    /// Connects, writes the PROXY protocol header if the endpoint expects one, and performs the TLS handshake, which offers
+    /// the protocol.
+    async fn open(
+        &self,
+        endpoint: &UpstreamEndpoint,
+        protocol: EndpointProtocol,
+    ) -> io::Result<(EndpointStream, UpstreamSocket)> {
         let claimant = self.claimant.map(|claimant| &**claimant);
-        let (stream, descriptor) = connect(endpoint.address, self.proxy, claimant).await?;
+        let within = self.backend.load_balancer().settings.connect_timeout;
+        let (stream, descriptor) = connect(endpoint.address, self.proxy, within, claimant).await?;
         let mut stream = self.proxy.traffic.connected(&self.backend.service, endpoint.zone.as_ref(), stream);
         if let Some(version) = endpoint.proxy_protocol {
             // Fits into the empty buffer of a new socket.
             stream.write_all(&proxy_protocol::write(version, self.from)).await?;
         }
+        let Some(tls) = &endpoint.tls else { return Ok((EndpointStream::Plain(stream), descriptor)) };
+        let handshake = Box::pin(tls.connect(stream, protocol));
+        let stream = timeout(within, handshake).await??;
         Ok((stream, descriptor))
     }
 }
@@ -349,13 +361,14 @@ impl<'s> Connector<'s> {
 pub(crate) async fn connect(
     address: SocketAddr,
     proxy: &ProxyShared,
+    within: Duration,
     claimant: Option<&ConnectionActivity>,
 ) -> io::Result<(TcpStream, UpstreamSocket)> {
     let settings = &proxy.settings;
     let relieve = || proxy.relieve_sockets(claimant);
-    let descriptor = proxy.sockets.acquire(settings.timeouts.connect, claimant, relieve).await?;
+    let descriptor = proxy.sockets.acquire(within, claimant, relieve).await?;
     let socket = marked_socket(address, settings.mark)?;
-    let stream = timeout(settings.timeouts.connect, socket.connect(address)).await??;
+    let stream = timeout(within, socket.connect(address)).await??;
     stream.set_nodelay(true)?;
     Ok((stream, descriptor))
 }
@@ -373,7 +386,7 @@ async fn connect_http1(
     endpoint: &UpstreamEndpoint,
     connector: Connector<'_>,
 ) -> io::Result<http1::SendRequest<RequestBody>> {
-    let (stream, descriptor) = connector.connect(endpoint).await?;
+    let (stream, descriptor) = connector.connect(endpoint, EndpointProtocol::Http1).await?;
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(connector.proxy.settings.limits.http1_buffer())
         .handshake(TokioIo::new(stream))
@@ -394,7 +407,8 @@ async fn unshared(
     connector: Connector<'_>,
     purpose: Purpose,
 ) -> io::Result<UpstreamSender> {
-    if endpoint.protocol == EndpointProtocol::Http2 && purpose == Purpose::Request {
+    let is_http2 = endpoint.protocol == EndpointProtocol::Http2 && purpose == Purpose::Request;
+    if is_http2 || purpose == Purpose::Grpc {
         let _pending = connector.pending()?;
         let connection = connect_http2(endpoint, connector).await?;
         return Ok(connection.add_stream(connector.proxy.settings.clock.now()));
@@ -405,7 +419,7 @@ async fn unshared(
 async fn connect_http2(endpoint: &UpstreamEndpoint, connector: Connector<'_>) -> io::Result<Http2Connection> {
     let settings = &connector.proxy.settings;
     // The caller is pending already.
-    let (stream, descriptor) = connector.open(endpoint).await?;
+    let (stream, descriptor) = connector.open(endpoint, EndpointProtocol::Http2).await?;
     let handshake = http2_limits::client(&settings.limits).handshake(TokioIo::new(stream));
     let established = timeout(settings.timeouts.connect, handshake).await?;
     let (sender, mut connection) = established.map_err(io::Error::other)?;

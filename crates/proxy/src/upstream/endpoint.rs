@@ -2,6 +2,7 @@
 //! address continues with the same value, and the last reference closes the connections.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use model::backend::ProxyProtocol;
 
 use super::connection_pool::ConnectionPool;
 use super::outlier_detection::OutlierState;
+use super::tls::UpstreamTls;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EndpointProtocol {
@@ -35,6 +37,8 @@ pub(crate) struct UpstreamEndpoint {
     pub(crate) protocol: EndpointProtocol,
     /// The header that each of its connections begins with. Connections are not shared then: it names one client.
     pub(crate) proxy_protocol: Option<ProxyProtocol>,
+    /// `None`: without TLS.
+    pub(crate) tls: Option<Arc<UpstreamTls>>,
     pub(crate) zone: Option<Name>,
     /// The start of slow start; `None` for endpoints that a backend started with.
     pub(crate) added_at: Option<ProxyTime>,
@@ -56,12 +60,17 @@ impl UpstreamEndpoint {
             address,
             protocol,
             proxy_protocol,
+            tls: None,
             zone,
             added_at,
             pool: ConnectionPool::new(clock),
             outlier: OutlierState::default(),
             load: AtomicUsize::new(0),
         }
+    }
+
+    pub(crate) fn with_tls(self, tls: Option<Arc<UpstreamTls>>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Requests and connections of this proxy at the endpoint.

@@ -1,15 +1,23 @@
-//! Load balancing: two endpoints are drawn by weight, and the less loaded one gets the request.
+//! Load balancing: two endpoints are drawn by weight, and the less loaded one gets the request. A policy may ask for turns
+//! or for a hash instead.
 //!
 //! The weights are the plan's (hints, Require, Spill). Load decides only between the two that were drawn. Ejected
-//! endpoints are skipped, and new ones get a part of their share during slow start.
+//! endpoints are skipped, unless so many are ejected that the rest could not take the load (panic), and new ones get a
+//! part of their share during slow start.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use http::{HeaderMap, header};
 use model::Locality;
+use model::random::GOLDEN_STEP;
+use model::route::{HashOn, LbAlgorithm};
 
+use super::backend_settings::BackendSettings;
 use super::endpoint::{ProxyTime, UpstreamEndpoint};
+use super::hash_table::{HashTable, hash_of};
 use crate::random::SharedRandom;
-use crate::settings::LoadBalancerSettings;
 
 /// The endpoints of a backend.
 #[derive(Debug, Default)]
@@ -19,6 +27,12 @@ pub(crate) struct LoadBalancer {
     ends: Box<[f32]>,
     /// The end of the last slow start.
     warm_at: ProxyTime,
+    pub(crate) settings: Arc<BackendSettings>,
+    hash_table: HashTable,
+    /// Requests so far, by turns.
+    turns: AtomicU64,
+    /// Until then so many endpoints are ejected that ejection is disregarded.
+    panic_until: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -29,7 +43,7 @@ pub(crate) struct WeightedEndpoint {
 }
 
 impl LoadBalancer {
-    pub(crate) fn new(endpoints: Vec<WeightedEndpoint>, settings: &LoadBalancerSettings) -> Self {
+    pub(crate) fn new(endpoints: Vec<WeightedEndpoint>, settings: Arc<BackendSettings>) -> Self {
         let first = endpoints.first().map_or(1.0, |weighted| weighted.weight);
         let even = endpoints.iter().all(|weighted| weighted.weight == first);
         let sum = |sum: &mut f32, weighted: &WeightedEndpoint| {
@@ -38,32 +52,84 @@ impl LoadBalancer {
         };
         let ends = if even { Box::default() } else { endpoints.iter().scan(0.0, sum).collect() };
         let newest = endpoints.iter().filter_map(|weighted| weighted.endpoint.added_at).max();
-        let warm_at = newest.map(|added_at| added_at.plus(settings.slow_start)).unwrap_or_default();
-        Self { endpoints: endpoints.into(), ends, warm_at }
+        let slow_start = settings.load_balancing.slow_start;
+        let warm_at = newest.map(|added_at| added_at.plus(slow_start)).unwrap_or_default();
+        let addresses = || -> Vec<(SocketAddr, f32)> {
+            endpoints.iter().map(|weighted| (weighted.endpoint.address, weighted.weight)).collect()
+        };
+        let hash_table = match &settings.algorithm {
+            LbAlgorithm::RingHash(_) => HashTable::ring(&addresses()),
+            LbAlgorithm::Maglev(_) => HashTable::maglev(&addresses()),
+            LbAlgorithm::RoundRobin | LbAlgorithm::LeastRequest => HashTable::None,
+        };
+        let (turns, panic_until) = (AtomicU64::new(0), AtomicU64::new(0));
+        let balancer =
+            Self { endpoints: endpoints.into(), ends, warm_at, settings, hash_table, turns, panic_until };
+        balancer.update_panic();
+        balancer
+    }
+
+    /// Continues the turns of the balancer before.
+    pub(crate) fn after(self, before: &Self) -> Self {
+        Self { turns: AtomicU64::new(before.turns.load(Relaxed)), ..self }
     }
 
     pub(crate) fn endpoints(&self) -> &[WeightedEndpoint] {
         &self.endpoints
     }
 
-    /// The endpoint for a request; `avoid` are those that already failed for it.
+    /// What a connection is hashed by; `None`: nothing.
+    pub(crate) fn key_of_connection(&self, client: IpAddr) -> Option<u64> {
+        let on = self.settings.algorithm.hash_on()?;
+        matches!(on, HashOn::SourceIp).then(|| hash_of(client.to_canonical().to_string().as_bytes()))
+    }
+
+    /// What a request is hashed by; `None`: nothing, or the request has no such header or cookie.
+    pub(crate) fn key_of_request(&self, headers: &HeaderMap, client: IpAddr) -> Option<u64> {
+        match self.settings.algorithm.hash_on()? {
+            HashOn::SourceIp => self.key_of_connection(client),
+            HashOn::Header(name) => headers.get(name.as_str()).map(|value| hash_of(value.as_bytes())),
+            HashOn::Cookie(name) => {
+                let lines = headers.get_all(header::COOKIE).iter();
+                let mut pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+                let value = pairs.find_map(|pair| {
+                    let pair = pair.trim_ascii();
+                    pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+                })?;
+                Some(hash_of(value))
+            }
+        }
+    }
+
+    /// The endpoint for a request; `key` is what it is hashed by, and `avoid` are endpoints that already failed for it.
     pub(crate) fn pick(
         &self,
         random: &SharedRandom,
         now: ProxyTime,
-        settings: &LoadBalancerSettings,
+        key: Option<u64>,
         avoid: &[Arc<UpstreamEndpoint>],
     ) -> Option<&WeightedEndpoint> {
         if let [only] = &*self.endpoints {
             return Some(only);
         }
-        let chance = random.next();
-        let first = self.draw_warm(chance as u32, random, now, settings)?;
-        let second = self.draw_warm((chance >> 32) as u32, random, now, settings)?;
+        let in_panic = self.panic_until.load(Relaxed) > now.0;
         let usable = |weighted: &WeightedEndpoint| {
-            !weighted.endpoint.is_ejected(now)
+            (in_panic || !weighted.endpoint.is_ejected(now))
                 && !avoid.iter().any(|avoid| Arc::ptr_eq(avoid, &weighted.endpoint))
         };
+        match &self.settings.algorithm {
+            LbAlgorithm::LeastRequest => {}
+            LbAlgorithm::RoundRobin => return self.next_in_turn(random, now, usable),
+            // Without a key, any endpoint.
+            LbAlgorithm::RingHash(_) | LbAlgorithm::Maglev(_) => {
+                let key = key.unwrap_or_else(|| random.next());
+                let is_usable = |index: usize| self.endpoints.get(index).is_some_and(usable);
+                return self.endpoints.get(self.hash_table.find(key, self.endpoints.len(), is_usable)?);
+            }
+        }
+        let chance = random.next();
+        let first = self.draw_warm(chance as u32, random, now)?;
+        let second = self.draw_warm((chance >> 32) as u32, random, now)?;
         let chosen = match (usable(first), usable(second)) {
             // Load relative to weight: an endpoint with a small share must not look idle.
             (true, true) => {
@@ -80,18 +146,38 @@ impl LoadBalancer {
         Some(chosen)
     }
 
-    /// Draws by weight, and again where slow start withholds the endpoint that was drawn.
-    fn draw_warm(
+    /// The next endpoint in turn. With unequal weights, turns are spread evenly over the sum of weights, in steps of the
+    /// golden ratio.
+    fn next_in_turn(
         &self,
-        chance: u32,
         random: &SharedRandom,
         now: ProxyTime,
-        settings: &LoadBalancerSettings,
+        usable: impl Fn(&WeightedEndpoint) -> bool,
     ) -> Option<&WeightedEndpoint> {
+        let mut passed = None;
+        for _ in 0..self.endpoints.len().saturating_mul(2) {
+            let turn = self.turns.fetch_add(1, Relaxed);
+            let next = if self.ends.is_empty() {
+                self.endpoints.get(usize::try_from(turn % self.endpoints.len() as u64).unwrap_or_default())?
+            } else {
+                self.draw((turn.wrapping_mul(GOLDEN_STEP) >> 32) as u32)?
+            };
+            if usable(next) {
+                if now >= self.warm_at || !self.is_withheld(next, random, now) {
+                    return Some(next);
+                }
+                passed = Some(next);
+            }
+        }
+        passed.or_else(|| self.endpoints.iter().find(|next| usable(next))).or(self.endpoints.first())
+    }
+
+    /// Draws by weight, and again where slow start withholds the endpoint that was drawn.
+    fn draw_warm(&self, chance: u32, random: &SharedRandom, now: ProxyTime) -> Option<&WeightedEndpoint> {
         const DRAWS: usize = 8;
         let mut drawn = self.draw(chance)?;
         for _ in 0..DRAWS {
-            if now >= self.warm_at || !is_withheld(drawn, random, now, settings) {
+            if now >= self.warm_at || !self.is_withheld(drawn, random, now) {
                 break;
             }
             drawn = self.draw(random.next() as u32).unwrap_or(drawn);
@@ -111,20 +197,32 @@ impl LoadBalancer {
     }
 
     /// Whether the limit on ejected endpoints allows one more.
-    pub(crate) fn may_eject(&self, now: ProxyTime, settings: &LoadBalancerSettings) -> bool {
+    pub(crate) fn may_eject(&self, now: ProxyTime) -> bool {
         let ejected = self.endpoints.iter().filter(|weighted| weighted.endpoint.is_ejected(now)).count();
-        (ejected + 1) * 100 <= self.endpoints.len() * settings.max_ejection_percent as usize
+        let percent = self.settings.load_balancing.max_ejection_percent as usize;
+        (ejected + 1) * 100 <= self.endpoints.len() * percent
     }
-}
 
-fn is_withheld(
-    weighted: &WeightedEndpoint,
-    random: &SharedRandom,
-    now: ProxyTime,
-    settings: &LoadBalancerSettings,
-) -> bool {
-    let factor = weighted.endpoint.slow_start_factor(now, settings.slow_start);
-    factor < 1.0 && (random.next() >> 40) as f32 / (1 << 24) as f32 >= factor
+    /// Computes until when too few endpoints are not ejected: after a change of endpoints, and after an ejection.
+    pub(crate) fn update_panic(&self) {
+        let count = self.endpoints.len();
+        // Fewer than so many of them are panic.
+        let needed = (count * usize::from(self.settings.panic_threshold)).div_ceil(100);
+        if needed == 0 {
+            return;
+        }
+        let mut ends: Vec<u64> =
+            self.endpoints.iter().map(|weighted| weighted.endpoint.outlier.ejected_until().0).collect();
+        // When `needed` endpoints are back.
+        ends.sort_unstable();
+        let until = ends.get(needed - 1).copied().unwrap_or_default();
+        self.panic_until.store(until, Relaxed);
+    }
+
+    fn is_withheld(&self, weighted: &WeightedEndpoint, random: &SharedRandom, now: ProxyTime) -> bool {
+        let factor = weighted.endpoint.slow_start_factor(now, self.settings.load_balancing.slow_start);
+        factor < 1.0 && (random.next() >> 40) as f32 / (1 << 24) as f32 >= factor
+    }
 }
 
 #[cfg(test)]

@@ -23,6 +23,11 @@ impl OutlierState {
         self.ejected_until.load(Relaxed) > now.0
     }
 
+    /// The end of the last ejection; zero if there was none.
+    pub(crate) fn ejected_until(&self) -> ProxyTime {
+        ProxyTime(self.ejected_until.load(Relaxed))
+    }
+
     pub(crate) fn succeeded(&self) {
         // The common case only reads, which does not invalidate other threads' cache lines.
         if self.failures.load(Relaxed) != 0 {
@@ -52,10 +57,11 @@ pub(crate) fn note_failure(
     balancer: &LoadBalancer,
     endpoint: &UpstreamEndpoint,
 ) {
-    let (settings, now) = (&proxy.settings.load_balancing, proxy.now());
+    let (settings, now) = (&balancer.settings.load_balancing, proxy.now());
     let outlier = &endpoint.outlier;
-    if outlier.failed(settings) && !outlier.is_ejected(now) && balancer.may_eject(now, settings) {
+    if outlier.failed(settings) && !outlier.is_ejected(now) && balancer.may_eject(now) {
         outlier.eject(now, settings);
+        balancer.update_panic();
         backend.stats.ejections.inc();
         tracing::info!(endpoint = %endpoint.address, backend = %backend.label, "ejected endpoint");
     }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use http::StatusCode;
-use model::route::{BackendTarget, WeightedBackends};
+use http::{HeaderValue, StatusCode};
+use model::route::{BackendFilters, BackendTarget, PathChange, WeightedBackends};
 
 use super::backend::UpstreamBackend;
+use crate::http::headers::HeaderMutations;
 use crate::registry::Registry;
 
 #[derive(Debug, Default)]
@@ -15,26 +16,56 @@ pub(crate) struct BackendPicker {
     ends: Box<[u64]>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum PickedBackend {
-    Backend(Arc<UpstreamBackend>),
+    /// With the filters of the backendRef.
+    Backend(Arc<UpstreamBackend>, Option<Box<BackendMutations>>),
     /// The share of a backend that cannot be resolved.
     Error(StatusCode),
 }
 
+/// The filters of a backendRef, which are applied after those of the rule.
+#[derive(Debug)]
+pub(crate) struct BackendMutations {
+    pub(crate) request: HeaderMutations,
+    pub(crate) response: HeaderMutations,
+    pub(crate) host: Option<HeaderValue>,
+    pub(crate) path: Option<PathChange>,
+}
+
+impl BackendMutations {
+    fn new(filters: &BackendFilters, problems: &mut Vec<String>) -> Self {
+        let (request, refused) = HeaderMutations::new(&filters.request_headers);
+        problems.extend(refused);
+        let (response, refused) = HeaderMutations::new(&filters.response_headers);
+        problems.extend(refused);
+        let host = filters.rewrite.hostname.as_deref().and_then(|host| HeaderValue::from_str(host).ok());
+        Self { request, response, host, path: filters.rewrite.path.clone() }
+    }
+}
+
 impl BackendPicker {
-    pub(crate) fn new(split: &WeightedBackends, registry: &mut Registry) -> Self {
+    /// `problems` are those of filters that cannot be applied.
+    pub(crate) fn new(split: &WeightedBackends, registry: &mut Registry, problems: &mut Vec<String>) -> Self {
         let mut sum = 0;
         let (mut targets, mut ends) = (Vec::new(), Vec::new());
         for leg in split.entries() {
             sum += leg.weight;
             ends.push(sum);
             targets.push(match &leg.to {
-                BackendTarget::Backend(id) => PickedBackend::Backend(registry.backend(id)),
+                BackendTarget::Backend(id) => {
+                    let filters = leg.filters.as_deref();
+                    let mutations = filters.map(|filters| Box::new(BackendMutations::new(filters, problems)));
+                    PickedBackend::Backend(registry.backend(id), mutations)
+                }
                 BackendTarget::Error(status) => PickedBackend::Error(status_or_500(*status)),
             });
         }
         Self { targets: targets.into(), ends: ends.into() }
+    }
+
+    pub(crate) fn targets(&self) -> &[PickedBackend] {
+        &self.targets
     }
 
     /// Picks a target by weight; `random` is called only where there is a choice.

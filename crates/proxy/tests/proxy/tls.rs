@@ -68,6 +68,7 @@ async fn edge(routes: RouteTable, with_second: bool, endpoints: Option<std::net:
         routes: Arc::new(routes),
         backends,
         certificates: Arc::new(certificates),
+        ..ProxyTables::default()
     });
     assert_eq!(
         notices.iter().filter(|n| n.reason == "CertificateMissing").count(),

@@ -98,6 +98,7 @@ impl<'s> SimulatedController<'s> {
             topology: ClusterTopology::from_nodes(&start.nodes),
             hints: HintConfig::default(),
             slices: slices::SliceOptions::default(),
+            drains: None,
         };
         Self { start, planner, services, churn, now: ChurnSample::default(), slices, named: 0 }
     }

@@ -34,7 +34,7 @@ pub fn prepare_for_create(kind: &ResourceKind, object: &mut Value) {
         kind.kind,
         "EndpointSlice" | "ValidatingAdmissionPolicy" | "ValidatingAdmissionPolicyBinding" | "Pod"
     );
-    if counts || kind.group == "zoneward.dev" {
+    if counts || kind.schema.is_some() {
         meta::set(object, "generation", 1);
     }
 }

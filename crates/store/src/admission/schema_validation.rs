@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use kube_cel::{CompiledSchema, Validator, compile_schema};
 use plan::validate::FieldErrorType;
@@ -12,7 +12,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use crate::json_diff::JsonDiff;
-use crate::kinds::{self, ResourceKind};
+use crate::kinds::ResourceKind;
 use crate::schema::resolve;
 
 /// The path of a field, its fault, and the message.
@@ -26,19 +26,18 @@ pub fn check(kind: &ResourceKind, old: Option<&Value>, new: &Value) -> Vec<Field
     let Some(schema) = kind.schema else { return Vec::new() };
     let Some(difference) = JsonDiff::since(old, new) else { return Vec::new() };
     let mut faults = limits(schema(), new, &difference);
-    if let (true, Some(rules)) = (faults.is_empty(), compiled().get(&kind.id)) {
+    if faults.is_empty() {
         // As in Kubernetes: rules may rely on the schema.
-        faults = rule_faults(rules, old, new, &difference);
+        faults = rule_faults(compiled(kind.id, schema()), old, new, &difference);
     }
     faults
 }
 
-fn compiled() -> &'static BTreeMap<u16, CompiledSchema> {
-    static COMPILED: OnceLock<BTreeMap<u16, CompiledSchema>> = OnceLock::new();
-    COMPILED.get_or_init(|| {
-        let with_schema = kinds::stored().filter_map(|kind| Some((kind.id, kind.schema?)));
-        with_schema.map(|(id, schema)| (id, compile_schema(schema()))).collect()
-    })
+/// The rules of a kind, compiled when they are first used, and kept: there are few kinds.
+fn compiled(id: u16, schema: &'static Value) -> &'static CompiledSchema {
+    static COMPILED: Mutex<BTreeMap<u16, &'static CompiledSchema>> = Mutex::new(BTreeMap::new());
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    compiled.entry(id).or_insert_with(|| Box::leak(Box::new(compile_schema(schema))))
 }
 
 fn rule_faults(
@@ -274,6 +273,8 @@ fn count(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
     use super::*;
     use crate::json_diff::tests::two_alike;
     use serde_json::json;

@@ -333,6 +333,12 @@ pub fn object(headers: &HeaderMap, content: &[u8]) -> Result<StrictJson, StatusE
 }
 
 /// Decodes YAML; the last of duplicate fields counts, and strict validation reports them.
+/// The object of an apply: YAML, of which JSON is a part.
+pub fn apply_patch(content: &[u8]) -> Result<StrictJson, StatusError> {
+    let decoded = StrictJson::decode(content).or_else(|_| yaml(content))?;
+    if decoded.value.is_object() { Ok(decoded) } else { Err(unreadable("expected an object")) }
+}
+
 fn yaml(content: &[u8]) -> Result<StrictJson, StatusError> {
     let text = std::str::from_utf8(content).map_err(unreadable)?;
     let strict = match serde_saphyr::from_str::<Value>(text) {

@@ -105,7 +105,7 @@ impl DeleteOptions {
         dry_run(self.dry_run.iter().flatten().map(String::as_str))
     }
 
-    fn is_dry_run(&self) -> bool {
+    pub(super) fn is_dry_run(&self) -> bool {
         self.parse_dry_run().0
     }
 

@@ -10,19 +10,17 @@ use super::{Api, read_error};
 use crate::admission::{self, policy};
 use crate::encoded_object::EncodedObject;
 use crate::engine::StoredObject;
-use crate::kinds::ResourceKind;
 use crate::meta;
 use crate::object_txn::{self, ObjectTxn, key};
 use crate::partial_decode;
 use crate::status::StatusError;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Bytes that a new version may grow without a reallocation.
 const ROOM: usize = 64;
 
 impl Api {
-    /// The version that an update replaces, if its admission needs no other object, and of the stored one only the
-    /// partially decoded members. Services need addresses and ports; roles and bindings the rights of the writer; slices
+    /// The version that an update replaces, if its admission needs no other object. Services need addresses and ports; roles and bindings the rights of the writer; slices
     /// whose hints may be dropped need the stored hints.
     pub(super) fn cached_version(
         &self,
@@ -50,10 +48,10 @@ impl Api {
     ) -> Result<Option<WriteOutcome>, StatusError> {
         let UpdateRequest { context, object, warnings } = update;
         let kind = context.kind;
-        let Ok(Some(mut new)) = admitted(&context, &stored, object) else { return Ok(None) };
+        let now = self.clock().timestamp();
+        let Ok(Some(mut new)) = admitted(&context, &stored, object, now) else { return Ok(None) };
         let mut all_warnings = admission::warnings(kind, &new);
         all_warnings.extend(warnings);
-        meta::set_field_manager(kind, &mut new, &context.field_manager, self.clock().timestamp());
         let Some(encoded) = EncodedObject::of(&new, stored.json.len() + ROOM) else { return Ok(None) };
         let work = move |objects: &mut ObjectTxn<'_, '_>| {
             if policy::exist(objects, kind)? { Ok(None) } else { objects.replace(kind, &stored, encoded) }
@@ -69,49 +67,48 @@ fn admitted(
     context: &WriteContext,
     stored: &StoredObject,
     object: Value,
+    now: jiff::Timestamp,
 ) -> Result<Option<Value>, StatusError> {
     let (kind, name) = (context.kind, &*stored.key.name);
-    let mut old = match kind.partial_decode {
-        Some(names) => partial_decode::members(&stored.json, names).map_err(StatusError::internal)?,
-        None => object_txn::parse(stored)?,
-    };
-    if kind.kind == "EndpointSlice" {
-        // The field manager is set again, so nothing is kept.
-        meta::remove(&mut old, "managedFields");
-    }
+    let old = decoded(context, stored, &object)?;
     check_uid(kind, name, &old, &object)?;
-    let mut new = prepare_for_update(context, name, &old, object)?;
-    let changed = differs(kind, stored, &old, &mut new);
+    let mut new = prepare_for_update(context, name, &old, object, now)?;
+    let changed = is_changed(&old, &mut new);
     // Steps of a deletion are accepted on a full disk.
     Ok((changed && !meta::is_deleting(&new)).then_some(new))
 }
 
-/// As [`is_changed`], for a stored object that may be partially decoded; then only the content is compared.
-fn differs(kind: &ResourceKind, stored: &StoredObject, old: &Value, new: &mut Value) -> bool {
-    if kind.partial_decode.is_none() {
-        return is_changed(old, new);
+/// The version that an update replaces. If the member that is only compared changes, anything but its new value stands for it.
+fn decoded(context: &WriteContext, stored: &StoredObject, new: &Value) -> Result<Value, StatusError> {
+    let Some(name) = context.kind.compared.filter(|_| !context.status) else {
+        return object_txn::parse(stored);
+    };
+    let (mut old, member) = partial_decode::all_but(&stored.json, name).map_err(StatusError::internal)?;
+    match member {
+        Some(member) if member.get().len() > EMPTY && !partial_decode::is_same(member, &new[name]) => {
+            old[name] = json!(["changed"]);
+            Ok(old)
+        }
+        _ => object_txn::parse(stored),
     }
-    meta::increment_generation(old, new);
-    meta::set(new, "resourceVersion", old["metadata"]["resourceVersion"].clone());
-    !partial_decode::has_content(&stored.json, new)
 }
+
+/// Bytes of `[]` and `null`: which of them, or none, matters to ownership.
+const EMPTY: usize = 4;
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::kinds;
+    use crate::engine::{Bytes, Revision};
+    use crate::kinds::{self, ResourceKind};
     use crate::query::WriteOptions;
-    use serde_json::json;
 
     fn check(kind: &'static ResourceKind, stored: &Value, changes: &[(&str, Value)]) {
-        let names = kind.partial_decode.unwrap();
-        let json = stored.to_string();
-        let decoded = partial_decode::members(json.as_bytes(), names).unwrap();
         let (options, ranges) = (WriteOptions::default(), Arc::default());
-        let (user, field_manager) = (Arc::default(), String::new());
-        let (status, seed, policies, named, authorizer) = (false, 0, true, true, None);
+        let (user, field_manager) = (Arc::default(), "second".to_owned());
+        let (status, seed, policies, named, applied, authorizer) = (false, 0, true, true, false, None);
         let context = WriteContext {
             kind,
             requested: kind,
@@ -121,23 +118,38 @@ mod tests {
             authorizer,
             named,
             field_manager,
+            applied,
             ranges,
             seed,
             policies,
         };
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let version = StoredObject {
+            key: key(kind, "b", "a"),
+            revision: Revision(5),
+            expires: None,
+            json: Bytes::from(stored.to_string()),
+        };
         for (path, value) in changes {
             let mut new = stored.clone();
             *new.pointer_mut(path).unwrap() = value.clone();
-            let admitted = |old: &Value| prepare_for_update(&context, "a", old, new.clone());
-            assert_eq!(admitted(&decoded), admitted(stored), "{path} {value}");
+            let old = decoded(&context, &version, &new).unwrap();
+            let admitted = |old: &Value| {
+                prepare_for_update(&context, "a", old, new.clone(), now)
+                    .map(|mut new| (is_changed(old, &mut new), new))
+            };
+            assert_eq!(admitted(&old), admitted(stored), "{path} {value}");
         }
     }
 
-    /// Members that admission reads must be in the kind's row.
+    /// Admission must not read the member that the kind's row names.
     #[test]
     fn admission_of_a_partially_decoded_object_is_that_of_the_whole() {
+        let fields = json!({"f:addressType": {}, "f:endpoints": {}, "f:ports": {}});
         let metadata = json!({"name": "a", "namespace": "b", "uid": "u", "resourceVersion": "5", "generation": 2,
-            "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"c": "d"}, "finalizers": ["x.y/z"]});
+            "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"c": "d"}, "finalizers": ["x.y/z"],
+            "managedFields": [{"manager": "first", "operation": "Update", "apiVersion": "discovery.k8s.io/v1",
+                "fieldsType": "FieldsV1", "fieldsV1": fields, "time": "2026-01-01T00:00:00Z"}]});
         let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata,
             "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}],
             "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]});
@@ -145,26 +157,23 @@ mod tests {
             ("/addressType", json!("IPv6")),
             ("/endpoints/0/addresses", json!(["10.0.0.2"])),
             ("/endpoints", json!([])),
+            ("/endpoints", json!(null)),
             ("/ports/0/port", json!(-1)),
+            ("/ports/0/port", json!(81)),
             ("/metadata/uid", json!("other")),
             ("/metadata/resourceVersion", json!("4")),
+            ("/metadata/labels", json!({"c": "e"})),
             ("/metadata/labels", json!({"c": "no good value"})),
             ("/metadata/creationTimestamp", json!("2027-01-01T00:00:00Z")),
         ];
-        check(kinds::named("EndpointSlice").unwrap(), &slice, &changes);
-        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata,
-            "spec": {"holderIdentity": "h", "leaseDurationSeconds": 15, "leaseTransitions": 3}});
-        let changes = [
-            ("/spec/holderIdentity", json!("other")),
-            ("/spec/leaseDurationSeconds", json!(0)),
-            ("/spec/leaseTransitions", json!(1)),
-            ("/metadata/uid", json!("other")),
-        ];
-        check(kinds::named("Lease").unwrap(), &lease, &changes);
-        assert_eq!(
-            kinds::stored().filter(|kind| kind.partial_decode.is_some()).count(),
-            2,
-            "a kind without a case here"
-        );
+        let kind = kinds::named("EndpointSlice").unwrap();
+        check(kind, &slice, &changes);
+        for endpoints in [json!([]), Value::Null] {
+            let mut empty = slice.clone();
+            empty["endpoints"] = endpoints;
+            check(kind, &empty, &[("/endpoints", slice["endpoints"].clone()), ("/endpoints", json!([]))]);
+        }
+        let others = kinds::stored().filter(|kind| kind.compared.is_some()).count() - 1;
+        assert_eq!(others, 0, "a kind without a case here");
     }
 }

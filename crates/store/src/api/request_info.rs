@@ -42,6 +42,7 @@ pub(crate) enum Subresource {
     None,
     Status,
     Binding,
+    Eviction,
     Token,
 }
 
@@ -52,6 +53,7 @@ impl Subresource {
             Self::None => "",
             Self::Status => "status",
             Self::Binding => "binding",
+            Self::Eviction => "eviction",
             Self::Token => "token",
         }
     }
@@ -102,6 +104,7 @@ fn request_info(group: &str, version: &str, rest: &[&str]) -> Result<RequestInfo
         [name] => (Some(*name), Subresource::None),
         [name, "status"] if kind.status => (Some(*name), Subresource::Status),
         [name, "binding"] if kind.binds => (Some(*name), Subresource::Binding),
+        [name, "eviction"] if kind.binds => (Some(*name), Subresource::Eviction),
         [name, "token"] if kind.issues_tokens => (Some(*name), Subresource::Token),
         _ => return Err(StatusError::no_such_path()),
     };

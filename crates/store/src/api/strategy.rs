@@ -13,6 +13,7 @@ use crate::admission::policy::{AdmissionAttributes, AdmissionOperation};
 use crate::admission::service::{self, AllocationContext, ServiceRanges};
 use crate::admission::{self, policy};
 use crate::authorization::{self, Authorizer, create_attributes};
+use crate::field_tracking;
 use crate::kinds::{self, ResourceKind};
 use crate::meta;
 use crate::object_txn::{ObjectTxn, revision_of};
@@ -34,6 +35,8 @@ pub(crate) struct WriteContext {
     /// Whether the request names the object; a create does not.
     pub(crate) named: bool,
     pub(crate) field_manager: String,
+    /// Whether this is an apply: the object then carries its owners.
+    pub(crate) applied: bool,
     pub(crate) ranges: Arc<ServiceRanges>,
     /// Where searches for free addresses and ports start.
     pub(crate) seed: u64,
@@ -63,7 +66,7 @@ impl Api {
         let (user, field_manager) = (caller.user.clone(), OWN_MANAGER.to_owned());
         let (ranges, seed) = (self.ranges.clone(), self.names.seed());
         let authorizer = Some(self.authorizer.clone());
-        let (status, named, policies) = (false, false, true);
+        let (status, named, applied, policies) = (false, false, false, true);
         WriteContext {
             kind,
             requested: kind,
@@ -73,6 +76,7 @@ impl Api {
             authorizer,
             named,
             field_manager,
+            applied,
             ranges,
             seed,
             policies,
@@ -92,11 +96,16 @@ pub(crate) fn create_in(
         return Err(StatusError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     check_namespace(objects, kind, &object)?;
+    let owners = field_tracking::take(&mut object);
     generate_name(objects, kind, &mut object)?;
     meta::prepare_new(&mut object, objects.now, objects.names.uid());
     admission::prepare_for_create(kind, &mut object);
     admission::defaults(kind, &mut object);
     drop_disabled(&context.ranges.gates, None, &mut object);
+    match context.applied {
+        true => meta::set(&mut object, "managedFields", owners),
+        false => field_tracking::track_create(context, &mut object, objects.now),
+    }
     meta::remove_empty(&mut object);
     admission::validate(&context.ranges, kind, None, &object)?;
     let (namespace, name) = (meta::text(&object, "namespace"), meta::text(&object, "name"));
@@ -114,7 +123,6 @@ pub(crate) fn create_in(
         "IPAddress" => service::check_ip_address(objects, &context.ranges, &object)?,
         _ => {}
     }
-    meta::set_field_manager(kind, &mut object, &context.field_manager, objects.now);
     let mut json = Some(objects.store(kind, &mut object)?);
     if context.options.dry_run {
         meta::remove(&mut object, "resourceVersion");
@@ -165,7 +173,7 @@ pub(super) fn update_in(
     let kind = context.kind;
     let old = objects.fetch(kind, namespace, name)?;
     let (new, mut warnings) = make(&old)?;
-    let mut new = prepare_for_update(context, name, &old, new)?;
+    let mut new = prepare_for_update(context, name, &old, new, objects.now)?;
     check_grants(objects, context, Some(&old), &new)?;
     warnings.extend(admission::warnings(kind, &new));
     let attributes = attributes(context, AdmissionOperation::Update, &new, &old);
@@ -182,7 +190,6 @@ pub(super) fn update_in(
         delete::remove(objects, kind, &mut new)?;
         return Ok(WriteOutcome { object: new, json: None, warnings });
     }
-    meta::set_field_manager(kind, &mut new, &context.field_manager, objects.now);
     let json = objects.store(kind, &mut new)?;
     if delete::is_step_of_deletion(&old, &new, json.len()) {
         objects.allow_on_full_disk();
@@ -298,13 +305,19 @@ pub(super) fn prepare_for_update(
     name: &str,
     old: &Value,
     mut new: Value,
+    now: jiff::Timestamp,
 ) -> Result<Value, StatusError> {
     let kind = context.kind;
     kind.stamp(&mut new);
     check_resource_version(kind, name, old, &new)?;
+    let owners = field_tracking::take(&mut new);
     keep_server_fields(context, old, &mut new);
     admission::pod_ips(kind, &mut new);
     drop_disabled(&context.ranges.gates, Some(old), &mut new);
+    match context.applied {
+        true => meta::set(&mut new, "managedFields", owners),
+        false => field_tracking::track_update(context, old, &mut new, &owners, now),
+    }
     meta::remove_empty(&mut new);
     admission::validate(&context.ranges, kind, Some(old), &new)?;
     Ok(new)
@@ -314,7 +327,17 @@ pub(super) fn prepare_for_update(
 pub(super) fn is_changed(old: &Value, new: &mut Value) -> bool {
     meta::update_generation(old, new);
     meta::set(new, "resourceVersion", old["metadata"]["resourceVersion"].clone());
-    new != old
+    // Times in managedFields are no change.
+    if meta::has_same_fields(old, new)
+        && field_tracking::has_same_owners(
+            &old["metadata"]["managedFields"],
+            &new["metadata"]["managedFields"],
+        )
+    {
+        *new = old.clone();
+        return false;
+    }
+    true
 }
 
 /// The uid in the body of an update is a precondition; in a patch it is a change that validation refuses.
@@ -359,7 +382,7 @@ fn keep_server_fields(context: &WriteContext, old: &Value, new: &mut Value) {
         let mut kept = old.clone();
         if let Some(map) = kept.as_object_mut() {
             set_or_remove(map, "status", status);
-            if context.kind.group != "zoneward.dev" {
+            if context.kind.schema.is_none() {
                 set_or_remove(map, "metadata", metadata);
             }
         }

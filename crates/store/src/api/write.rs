@@ -6,16 +6,18 @@ use serde_json::Value;
 use super::negotiation::ResponseForm;
 use super::request_info::Subresource;
 use super::strategy::{
-    WriteContext, WriteOutcome, check_uid, create_by_update, create_in, creates, update_in,
+    WriteContext, WriteOutcome, check_resource_version, check_uid, create_by_update, create_in, creates,
+    update_in,
 };
 use super::{Api, Caller, ResourceRequest, ResponseBody, body, list};
+use crate::kinds::ResourceKind;
 use crate::object_size;
 use crate::object_txn::ObjectTxn;
 use crate::patch::{self, PatchKind};
-use crate::query::{FieldValidation, MAX_MANAGER};
+use crate::query::{FieldValidation, MAX_MANAGER, WriteOptions};
 use crate::status::StatusError;
 use crate::strict_json::StrictJson;
-use crate::{meta, schema};
+use crate::{field_tracking, meta, schema};
 
 /// The decoded body of an update.
 pub(super) struct UpdateRequest {
@@ -95,9 +97,7 @@ impl Api {
         set_namespace(&mut object, request.info.namespace.as_deref())?;
         let (given, name) = (meta::text(&object, "name"), request.info.name.as_deref().unwrap_or_default());
         if given != name {
-            return Err(StatusError::bad_request(format!(
-                "the name of the object ({given}) does not match the name on the URL ({name})"
-            )));
+            return Err(other_name(given, name));
         }
         Ok(UpdateRequest { context, object, warnings })
     }
@@ -108,6 +108,9 @@ impl Api {
         caller: &Caller,
     ) -> Result<Response<ResponseBody>, StatusError> {
         let kind = request.info.kind;
+        if body::media_type(&request.headers) == patch::APPLY {
+            return self.apply(request, caller).await;
+        }
         let patch_kind = PatchKind::of(body::media_type(&request.headers), kind)?;
         let decode_context = WriteContext {
             status: request.info.subresource == Subresource::Status,
@@ -140,13 +143,121 @@ impl Api {
         let outcome = self.commit(dry_run, work).await?;
         Ok(respond(200, &request, &outcome))
     }
+
+    /// Server-side apply; creates the object if there is none.
+    async fn apply(
+        &self,
+        request: ResourceRequest,
+        caller: &Caller,
+    ) -> Result<Response<ResponseBody>, StatusError> {
+        let kind = request.info.kind;
+        let (options, force) = request.query.apply_options()?;
+        let (config, warnings) = applied_object(&request, &options)?;
+        let context = WriteContext {
+            kind: kind.as_stored(),
+            requested: kind,
+            status: request.info.subresource == Subresource::Status,
+            named: true,
+            field_manager: field_manager(&request),
+            applied: true,
+            ..self.write_context(kind, caller, options)
+        };
+        let (namespace, name) = namespace_and_name(&request);
+        // The apply happens inside the transaction, so it is based on the newest version.
+        let work = move |objects: &mut ObjectTxn<'_, '_>| {
+            let now = objects.now;
+            let apply = |old: Option<&Value>| {
+                let object = field_tracking::apply(&context, old, &config, force, now)?;
+                Ok::<Value, StatusError>(kind.into_stored(object))
+            };
+            if !context.status && !objects.has(context.kind, &namespace, &name)? {
+                let object = apply(None)?;
+                return create_by_update(objects, &context, object).map(|outcome| (201, outcome));
+            }
+            let make = |old: &Value| {
+                check_uid(context.kind, &name, old, &config)?;
+                check_resource_version(context.kind, &name, old, &config)?;
+                Ok((apply(Some(old))?, Vec::new()))
+            };
+            let outcome = update_in(objects, &context, &namespace, &name, make)?;
+            Ok((200, outcome))
+        };
+        let (code, mut outcome) = self.commit(options.dry_run, work).await?;
+        outcome.warnings.extend(warnings);
+        Ok(respond(code, &request, &outcome))
+    }
+}
+
+/// The applied object, with the name and namespace of the path.
+fn applied_object(
+    request: &ResourceRequest,
+    options: &WriteOptions,
+) -> Result<(Value, Vec<String>), StatusError> {
+    let kind = request.info.kind;
+    let StrictJson { value: mut object, duplicates } = body::apply_patch(&request.content)?;
+    let field = |name: &str| object[name].as_str().unwrap_or_default();
+    let (version, word) = (field("apiVersion"), field("kind"));
+    if !kind.has_version(version) || word != kind.kind {
+        return Err(StatusError::bad_request(format!(
+            "Incorrect version specified in apply patch. Specified patch version: {version}, Kind={word}, expected: {}, Kind={}",
+            kind.api_version(),
+            kind.kind
+        )));
+    }
+    if !object["metadata"]["managedFields"].is_null() {
+        return Err(StatusError::bad_request("metadata.managedFields must be nil"));
+    }
+    meta::remove(&mut object, "managedFields");
+    let schema =
+        schema::of(kind).ok_or_else(|| StatusError::internal(format!("{} has no schema", kind.kind)))?;
+    // Unknown fields are found by the apply, in the words of kube-apiserver.
+    let findings = schema::check(&mut object.clone(), None, schema);
+    if !findings.mistyped.is_empty() {
+        return Err(mistyped(kind, &findings.mistyped));
+    }
+    object_size::check(&object)?;
+    let name = request.info.name.as_deref().unwrap_or_default();
+    match meta::text(&object, "name") {
+        "" => meta::set(&mut object, "name", name),
+        given if given != name => return Err(other_name(given, name)),
+        _ => {}
+    }
+    set_namespace(&mut object, request.info.namespace.as_deref())?;
+    Ok((object, reported(options, duplicates)?))
 }
 
 /// The field manager: the parameter, or the first word of the user agent, as in Kubernetes.
 pub(super) fn field_manager(request: &ResourceRequest) -> String {
+    if let Some(name) = request.query.value("fieldManager").filter(|name| !name.is_empty()) {
+        return name.to_owned();
+    }
     let agent = request.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok());
-    let name = request.query.value("fieldManager").or(agent).unwrap_or("unknown");
-    name.split('/').next().unwrap_or_default().chars().take(MAX_MANAGER).collect()
+    let name = agent.unwrap_or_default().split('/').next().unwrap_or_default();
+    if name.is_empty() { "unknown".to_owned() } else { name.chars().take(MAX_MANAGER).collect() }
+}
+
+fn other_name(given: &str, name: &str) -> StatusError {
+    StatusError::bad_request(format!(
+        "the name of the object ({given}) does not match the name on the URL ({name})"
+    ))
+}
+
+fn mistyped(kind: &ResourceKind, findings: &[String]) -> StatusError {
+    let (word, version, what) = (kind.kind, kind.version, findings.join(", "));
+    StatusError::bad_request(format!(
+        "{word} in version {version:?} cannot be handled as a {word}: json: cannot unmarshal: {what}"
+    ))
+}
+
+/// The warnings for fields that are unknown or duplicate; an error if they are not allowed.
+fn reported(options: &WriteOptions, fields: Vec<String>) -> Result<Vec<String>, StatusError> {
+    match options.field_validation {
+        FieldValidation::Strict if !fields.is_empty() => {
+            Err(StatusError::bad_request(format!("strict decoding error: {}", fields.join(", "))))
+        }
+        FieldValidation::Warn => Ok(fields),
+        FieldValidation::Strict | FieldValidation::Ignore => Ok(Vec::new()),
+    }
 }
 
 fn namespace_and_name(request: &ResourceRequest) -> (String, String) {
@@ -196,24 +307,14 @@ pub(super) fn decode_strictly(
         false => schema::check(object, stored, schema),
     };
     if !findings.mistyped.is_empty() {
-        let what = findings.mistyped.join(", ");
-        let (word, version) = (kind.kind, kind.version);
-        return Err(StatusError::bad_request(format!(
-            "{word} in version {version:?} cannot be handled as a {word}: json: cannot unmarshal: {what}"
-        )));
+        return Err(mistyped(kind, &findings.mistyped));
     }
     if stored.is_none() {
         object_size::check(object)?;
     }
     let mut unknown = std::mem::take(&mut decoded.duplicates);
     unknown.extend(findings.unknown.iter().map(|path| format!("unknown field {path:?}")));
-    match context.options.field_validation {
-        FieldValidation::Strict if !unknown.is_empty() => {
-            Err(StatusError::bad_request(format!("strict decoding error: {}", unknown.join(", "))))
-        }
-        FieldValidation::Warn => Ok(unknown),
-        FieldValidation::Strict | FieldValidation::Ignore => Ok(Vec::new()),
-    }
+    reported(&context.options, unknown)
 }
 
 /// Sets the namespace of the path.

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nix::fcntl::posix_fallocate;
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statvfs::statvfs;
 use redb::backends::FileBackend;
 use redb::{BackendError, StorageBackend};
@@ -18,9 +19,6 @@ use redb::{BackendError, StorageBackend};
 pub const DATA_FILE: &str = "store.redb";
 /// The journal beside it. Neither file is a store without the other.
 pub const JOURNAL_FILE: &str = "store.journal";
-
-/// Space on the disk that deletes use when the disk is full.
-pub const RESERVE_FILE: &str = "store.reserve";
 
 /// Bytes that are reserved at once, so that a part is kept where there is no space for all.
 const RESERVE_STEP: u64 = 1 << 20;
@@ -33,9 +31,10 @@ pub trait StoreFiles: Send + Sync + 'static {
     fn journal(&self) -> io::Result<Box<dyn StorageBackend>>;
     /// Names the files in messages.
     fn place(&self) -> String;
-    /// Keeps so many bytes of the disk for the other files, or as many as there are if it fails; 0 gives them back.
+    /// Takes space on the disk for all bytes of the tables and so many after their end, or as much as there is if it
+    /// fails.
     fn reserve(&self, bytes: u64) -> io::Result<()>;
-    /// Bytes that are free besides the reserve.
+    /// Bytes that are free besides what is reserved.
     fn free(&self) -> io::Result<u64>;
 }
 
@@ -77,23 +76,24 @@ impl StoreFiles for StoreFolder {
     }
 
     fn reserve(&self, bytes: u64) -> io::Result<()> {
-        let path = self.path.join(RESERVE_FILE);
-        if bytes == 0 {
-            return remove_if_present(&path);
-        }
-        let reserved = fs::metadata(&path).map_or(0, |found| found.blocks().saturating_mul(512));
-        if reserved >= bytes {
+        let file = OpenOptions::new().write(true).open(self.path.join(DATA_FILE))?;
+        let found = file.metadata()?;
+        let end = found.len().saturating_add(bytes);
+        if found.blocks().saturating_mul(512) >= end {
             return Ok(());
         }
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path)?;
-        let mut start = reserved;
-        while start < bytes {
-            let length = RESERVE_STEP.min(bytes - start);
-            posix_fallocate(&file, start as i64, length as i64)?;
-            start += length;
+        let allocate = |start: u64, length: u64| {
+            fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, start as i64, length as i64)
+        };
+        let Err(error) = allocate(0, end) else { return Ok(()) };
+        if error == Errno::ENOSPC {
+            let mut start = 0;
+            while start < end && self.free()? >= RESERVE_STEP {
+                allocate(start, RESERVE_STEP.min(end - start))?;
+                start += RESERVE_STEP;
+            }
         }
-        Ok(())
+        Err(error.into())
     }
 
     fn free(&self) -> io::Result<u64> {
@@ -108,13 +108,6 @@ pub(super) fn free_bytes(folder: &Path) -> io::Result<u64> {
         return Ok(u64::MAX);
     }
     Ok(found.blocks_available().saturating_mul(found.fragment_size()))
-}
-
-fn remove_if_present(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// Makes the names in a folder durable.

@@ -39,7 +39,7 @@ pub(super) struct Storage {
     /// Locked during a write.
     journal: Mutex<Option<Journal>>,
     idle_checkpoint: IdleCheckpoint,
-    /// The disk was full, and the reserve is not restored yet.
+    /// The disk is full: there is too little space beside the reserve, or for it.
     full: AtomicBool,
     pub commits: AtomicU64,
     pub checkpoints: AtomicU64,
@@ -96,12 +96,7 @@ impl Storage {
         if storage.options.verify {
             storage.verify_pages().map_err(|error| OpenError::at(&place, error))?;
         }
-        let opened = storage.open_both().or_else(|error| match error.kind {
-            // Opening after a crash may have to write.
-            StorageErrorKind::Full if storage.files.reserve(0).is_ok() => storage.open_both(),
-            _ => Err(error),
-        });
-        let opened = opened.map_err(|error| OpenError::at(&place, error))?;
+        let opened = storage.open_both().map_err(|error| OpenError::at(&place, error))?;
         let meta = opened.2;
         if meta.format > ENCRYPTED_FORMAT {
             return Err(OpenError::Format {
@@ -129,27 +124,16 @@ impl Storage {
         self.full.load(Ordering::SeqCst)
     }
 
-    /// Reserves space, or what there is of it; false if that is too little. Where a file system cannot reserve any, the
-    /// store works as long as there is space.
+    /// Reserves space for deletes on a full disk, in the file of tables, where no other program can take it; false if
+    /// there is too little. Where a file system cannot reserve any, the store works as long as there is space.
     fn hold_reserve(&self) -> bool {
         let held = self.files.reserve(self.options.journal_bytes);
         !held.is_err_and(|error| error.kind() == io::ErrorKind::StorageFull)
     }
 
-    /// Finds out whether the disk is full. If so, the next write may use the reserve: other programs must not have it.
     fn check_space(&self) {
-        let has_reserve = !self.is_full() || self.hold_reserve();
         let is_scarce = self.files.free().is_ok_and(|free| free < self.options.journal_bytes / 4);
-        self.full.store(!has_reserve || is_scarce, Ordering::SeqCst);
-        if self.is_full() {
-            self.use_reserve();
-        }
-    }
-
-    /// Without the reserve there may still be space.
-    fn use_reserve(&self) {
-        self.full.store(true, Ordering::SeqCst);
-        let _ = self.files.reserve(0);
+        self.full.store(!self.hold_reserve() || is_scarce, Ordering::SeqCst);
     }
 
     pub fn syncs(&self) -> u64 {
@@ -285,32 +269,18 @@ impl Storage {
             None => self.database().map(drop).and(Err(StorageError::closed())),
         };
         if let Err(error) = &result {
-            if error.kind == StorageErrorKind::Full {
-                self.use_reserve();
-            }
+            self.full.fetch_or(error.kind == StorageErrorKind::Full, Ordering::SeqCst);
             self.reopen(&mut guard);
-        }
-        if self.is_full() {
-            self.hold_reserve();
         }
         result
     }
 
-    /// Checkpoints before the journal is full. On a full disk the reserve makes that possible. If it fails all the same,
-    /// the write may still fit.
+    /// Checkpoints before the journal is full. If that fails, the write may still fit.
     fn make_room(&self, guard: &mut Option<Journal>) {
-        for _ in 0..2 {
-            let Some(journal) = guard.as_mut().filter(|journal| self.is_due(journal)) else { return };
-            let result = no_panic(|| self.checkpoint_with(&*self.database()?, journal));
-            let Err(error) = result else { return };
-            let can_retry = error.kind == StorageErrorKind::Full && !self.is_full();
-            if can_retry {
-                self.use_reserve();
-            }
+        let Some(journal) = guard.as_mut().filter(|journal| self.is_due(journal)) else { return };
+        if let Err(error) = no_panic(|| self.checkpoint_with(&*self.database()?, journal)) {
+            self.full.fetch_or(error.kind == StorageErrorKind::Full, Ordering::SeqCst);
             self.reopen(guard);
-            if !can_retry {
-                return;
-            }
         }
     }
 
@@ -368,7 +338,6 @@ impl Storage {
         let Ok(mut guard) = self.journal.try_lock() else { return };
         let Some(journal) = guard.as_mut().filter(|journal| journal.is_long()) else { return };
         if let Err(error) = no_panic(|| self.checkpoint_with(&*self.database()?, journal)) {
-            // The next write has the reserve.
             self.full.fetch_or(error.kind == StorageErrorKind::Full, Ordering::SeqCst);
             self.reopen(&mut guard);
         }

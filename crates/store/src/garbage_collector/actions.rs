@@ -41,18 +41,31 @@ pub(super) async fn run(api: &Api, graph: &mut OwnerGraph) {
         }
     }
     for namespace in graph.terminating_namespaces.clone() {
-        while let Ok(true) = api
-            .commit(false, {
-                let name = namespace.clone();
-                move |objects| delete_namespace_content(objects, &name)
-            })
-            .await
-        {}
+        let delete = move |objects: &mut ObjectTxn<'_, '_>, limit| {
+            delete_namespace_content(objects, &namespace, limit)
+        };
+        commit_in_steps(api, DELETE_LIMIT, delete).await;
     }
     for id in graph.terminating_pods.clone() {
         let pod = id.clone();
         if let Ok(true) = api.commit(false, move |objects| delete_terminated_pod(objects, &pod)).await {
             graph.terminating_pods.remove(&id);
+        }
+    }
+}
+
+/// Runs transactions of at most `limit` objects until one returns false. After a failure smaller ones follow: on a full
+/// disk there may not be space for a large one. What fails all the same is retried with the next tick.
+pub(super) async fn commit_in_steps<W>(api: &Api, mut limit: usize, work: W)
+where
+    W: Fn(&mut ObjectTxn<'_, '_>, usize) -> Result<bool, StatusError> + Clone + Send + 'static,
+{
+    while limit > 0 {
+        let work = work.clone();
+        match api.commit(false, move |objects| work(objects, limit)).await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(_) => limit /= 2,
         }
     }
 }
@@ -162,9 +175,13 @@ fn store_or_remove(
     }
 }
 
-/// Deletes objects of a namespace, and finally the namespace; true if there may be more to do.
-fn delete_namespace_content(objects: &mut ObjectTxn<'_, '_>, name: &str) -> Result<bool, StatusError> {
-    let mut found = 0;
+/// Deletes at most `limit` objects of a namespace, and finally the namespace; true if there may be more to do.
+fn delete_namespace_content(
+    objects: &mut ObjectTxn<'_, '_>,
+    name: &str,
+    limit: usize,
+) -> Result<bool, StatusError> {
+    let mut deleted = 0;
     let mut remain = false;
     for kind in kinds::stored().filter(|kind| kind.namespaced) {
         for object in objects.list(kind, Some(name))? {
@@ -172,20 +189,19 @@ fn delete_namespace_content(objects: &mut ObjectTxn<'_, '_>, name: &str) -> Resu
             if meta::is_deleting(&object) && meta::at(&object, "metadata.deletionGracePeriodSeconds") == 0 {
                 continue;
             }
-            if found == DELETE_LIMIT {
+            if deleted == limit {
                 return Ok(true);
             }
-            found += 1;
             let id = ObjectId {
                 kind: kind.id,
                 namespace: name.to_owned(),
                 name: meta::text(&object, "name").to_owned(),
             };
-            delete_now(objects, &id)?;
+            deleted += usize::from(delete_now(objects, &id)?);
         }
     }
     if remain {
-        return Ok(found > 0);
+        return Ok(deleted > 0);
     }
     let namespaces = kinds::named("Namespace").expect("the table has Namespaces");
     if let Some(mut object) = objects.find(namespaces, "", name)?.filter(meta::is_deleting) {
@@ -196,12 +212,13 @@ fn delete_namespace_content(objects: &mut ObjectTxn<'_, '_>, name: &str) -> Resu
     Ok(false)
 }
 
-/// Deletes without a grace period.
-fn delete_now(objects: &mut ObjectTxn<'_, '_>, id: &ObjectId) -> Result<(), StatusError> {
+/// Deletes without a grace period; false if a policy refuses that, which must not keep other objects.
+fn delete_now(objects: &mut ObjectTxn<'_, '_>, id: &ObjectId) -> Result<bool, StatusError> {
     let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
     match delete_in(objects, id.kind(), &id.namespace, &id.name, &options, &user()) {
-        Err(error) if error.code != 404 => Err(error),
-        _ => Ok(()),
+        Err(error) if error.code >= 500 => Err(error),
+        Err(error) => Ok(error.code == 404),
+        Ok(_) => Ok(true),
     }
 }
 
@@ -213,6 +230,5 @@ fn delete_terminated_pod(objects: &mut ObjectTxn<'_, '_>, id: &ObjectId) -> Resu
     if until.is_some_and(|until| now < until) {
         return Ok(false);
     }
-    delete_now(objects, id)?;
-    Ok(true)
+    delete_now(objects, id)
 }

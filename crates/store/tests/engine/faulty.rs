@@ -17,7 +17,7 @@ pub struct Faults {
     pub read: u64,
     pub write: u64,
     pub sync: u64,
-    /// No byte may be written where none was before, but for what the reserve gave back.
+    /// No byte may be written where none was before, but for what is reserved.
     pub full: bool,
 }
 
@@ -29,7 +29,7 @@ struct File {
     durable: Vec<u8>,
     /// Sectors that were written since the last sync, with every content that they had.
     promised: std::collections::BTreeMap<usize, Vec<Vec<u8>>>,
-    /// How far bytes were ever written: the space that is really taken.
+    /// How far bytes were ever written or reserved: the space that is really taken.
     taken: usize,
 }
 
@@ -82,10 +82,6 @@ struct Disk {
     faults: Faults,
     /// After so many writes and syncs the power is gone.
     power: u64,
-    /// Bytes that are kept for a full disk.
-    reserved: usize,
-    /// Bytes that the reserve gave back to a full disk.
-    spare: usize,
 }
 
 /// The disk; clones are the same one.
@@ -101,8 +97,6 @@ impl FaultyDisk {
             dice: Dice::new(seed),
             faults: Faults::default(),
             power: u64::MAX,
-            reserved: 0,
-            spare: 0,
         };
         FaultyDisk(Arc::new(Mutex::new(disk)))
     }
@@ -204,20 +198,18 @@ impl StoreFiles for FaultyDisk {
 
     fn reserve(&self, bytes: u64) -> io::Result<()> {
         let mut disk = self.disk();
-        let bytes = bytes as usize;
-        if !disk.faults.full {
-            (disk.reserved, disk.spare) = (bytes, 0);
-            return Ok(());
+        let is_full = disk.faults.full;
+        let tables = &mut disk.files[0];
+        let end = tables.seen.len() + bytes as usize;
+        if tables.taken < end && is_full {
+            return Err(io::ErrorKind::StorageFull.into());
         }
-        let all = disk.reserved + disk.spare;
-        disk.reserved = bytes.min(all);
-        disk.spare = all - disk.reserved;
-        if disk.reserved < bytes { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        tables.taken = tables.taken.max(end);
+        Ok(())
     }
 
     fn free(&self) -> io::Result<u64> {
-        let disk = self.disk();
-        Ok(if disk.faults.full { disk.spare as u64 } else { u64::MAX })
+        Ok(if self.disk().faults.full { 0 } else { u64::MAX })
     }
 }
 
@@ -290,9 +282,8 @@ impl StorageBackend for Part {
         if start + data.len() > disk.files[self.file].seen.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if disk.faults.full {
-            let more = (start + data.len()).saturating_sub(disk.files[self.file].taken);
-            disk.spare = disk.spare.checked_sub(more).ok_or(io::ErrorKind::StorageFull)?;
+        if disk.faults.full && start + data.len() > disk.files[self.file].taken {
+            return Err(io::ErrorKind::StorageFull.into());
         }
         let (lost, once_in) = (disk.use_power().is_err(), disk.faults.write);
         if lost || disk.fails(once_in) {

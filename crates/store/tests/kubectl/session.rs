@@ -119,7 +119,7 @@ impl Running {
     }
 
     /// All lines up to the first with this word.
-    pub fn wait_for(self, word: &str) -> String {
+    pub fn wait_for(&self, word: &str) -> String {
         let deadline = Instant::now() + Duration::from_secs(15);
         let mut seen = String::new();
         while !seen.contains(word) {

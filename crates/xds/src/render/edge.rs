@@ -57,6 +57,8 @@ pub(super) fn normalize_paths(manager: &mut HttpConnectionManager, path: &PathNo
 /// responds by a pattern without a change of routes.
 pub(super) fn ambiguous_path_filter(path: &PathNormalization) -> HttpFilter {
     let mut forms = vec!["%00", "%2[eE]", r"/\.\.?(?:;|%3[bB])"];
+    // `merge_slashes` leaves two of a path that consists of slashes.
+    let slashes = if path.merge_slashes { r"|//(?:\?.*)?" } else { "" };
     if path.escaped_slashes != EscapedSlashes::Keep {
         forms.extend(["%2[fF]", "%5[cC]"]);
     }
@@ -67,7 +69,7 @@ pub(super) fn ambiguous_path_filter(path: &PathNormalization) -> HttpFilter {
         name: ":path".to_owned(),
         header_match_specifier: Some(HeaderMatchSpecifier::StringMatch(StringMatcher {
             match_pattern: Some(MatchPattern::SafeRegex(RegexMatcher {
-                regex: format!("[^?]*(?:{}).*", forms.join("|")),
+                regex: format!("[^?]*(?:{}).*{slashes}", forms.join("|")),
                 ..RegexMatcher::default()
             })),
             ..StringMatcher::default()

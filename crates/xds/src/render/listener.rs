@@ -10,6 +10,7 @@ use envoy_types::pb::envoy::config::core::v3::{
 use envoy_types::pb::envoy::config::listener::v3::{
     Filter, FilterChain, FilterChainMatch, Listener, ListenerFilter, filter, listener_filter,
 };
+use envoy_types::pb::envoy::extensions::filters::http::cors::v3::Cors;
 use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
 use envoy_types::pb::envoy::extensions::filters::listener::original_dst::v3::OriginalDst;
 use envoy_types::pb::envoy::extensions::filters::listener::tls_inspector::v3::TlsInspector;
@@ -23,16 +24,23 @@ use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::TcpProx
 use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3::tcp_proxy::{
     ClusterSpecifier, WeightedCluster, weighted_cluster::ClusterWeight,
 };
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::common_tls_context::ValidationContextType;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
     CommonTlsContext, DownstreamTlsContext, SdsSecretConfig,
 };
-use model::route::{EdgeSettings, Hostname, Scheme, WeightedBackends, error_text};
+use envoy_types::pb::envoy::r#type::v3::{HashPolicy, hash_policy};
+use model::route::{
+    EdgeSettings, HashOn, Hostname, LoadBalancing, RouteTable, Scheme,
+    WeightedBackends, error_text,
+};
 use prost::Message;
 
 use super::cluster::PASS_THROUGH;
 use super::edge::{self, ClientTrust};
 use super::protobuf::{address, any, no, number, same_stream, seconds, source, yes};
-use super::route_action::{UNRESOLVED, weights};
+use super::route_action::{CORS, UNRESOLVED, weights};
+use super::tls::DownstreamValidation;
+use super::traffic_filters;
 
 /// What a filter chain does with connections.
 pub(super) enum ChainAction<'r> {
@@ -49,12 +57,14 @@ pub(super) struct FilterChainSpec<'r> {
     pub(super) server_name: Option<Hostname>,
     /// The certificate that terminates TLS; `None` for TLS passthrough.
     pub(super) certificate: Option<String>,
+    /// `None`: clients have no certificates.
+    pub(super) clients: Option<DownstreamValidation>,
 }
 
 impl<'r> FilterChainSpec<'r> {
     /// Without TLS.
     pub(super) fn plain(action: ChainAction<'r>) -> Self {
-        Self { action, server_name: None, certificate: None }
+        Self { action, server_name: None, certificate: None, clients: None }
     }
 }
 
@@ -75,6 +85,10 @@ pub(super) struct ListenerEdge<'s> {
     pub(super) settings: &'s EdgeSettings,
     /// Clients of sidecars are trusted.
     pub(super) is_gateway: bool,
+    /// The table of its routes.
+    pub(super) routes: &'s RouteTable,
+    /// The policy for the destination; `None` at a gateway, too.
+    pub(super) destination: Option<&'s LoadBalancing>,
 }
 
 pub(super) fn render(
@@ -156,10 +170,10 @@ fn filter_chain(
     let (name, config) = match &chain.action {
         ChainAction::Http(routes) => (
             "envoy.filters.network.http_connection_manager",
-            any(&http_connection_manager(listener, routes, edge.settings, trust)),
+            any(&http_connection_manager(listener, routes, edge, trust)),
         ),
         ChainAction::Tcp(split) => {
-            ("envoy.filters.network.tcp_proxy", any(&weighted_tcp_proxy(listener, split)))
+            ("envoy.filters.network.tcp_proxy", any(&weighted_tcp_proxy(listener, split, edge.routes)))
         }
         ChainAction::PassThrough => {
             ("envoy.filters.network.tcp_proxy", any(&tcp_proxy(listener, PASS_THROUGH)))
@@ -170,7 +184,10 @@ fn filter_chain(
     FilterChain {
         filter_chain_match: chain.server_name.as_ref().map(server_name_match),
         filters: vec![filter],
-        transport_socket: chain.certificate.as_ref().map(|certificate| terminate_tls(certificate, http)),
+        transport_socket: chain
+            .certificate
+            .as_ref()
+            .map(|certificate| terminate_tls(certificate, chain.clients.as_ref(), http)),
         ..FilterChain::default()
     }
 }
@@ -183,15 +200,19 @@ fn server_name_match(host: &Hostname) -> FilterChainMatch {
     FilterChainMatch { server_names, transport_protocol: "tls".to_owned(), ..FilterChainMatch::default() }
 }
 
-fn terminate_tls(certificate: &str, http: bool) -> TransportSocket {
+fn terminate_tls(certificate: &str, clients: Option<&DownstreamValidation>, http: bool) -> TransportSocket {
     let secret = SdsSecretConfig { name: certificate.to_owned(), sds_config: same_stream() };
     let protocols: &[&str] = if http { &["h2", "http/1.1"] } else { &[] };
     let context = DownstreamTlsContext {
         common_tls_context: Some(CommonTlsContext {
             tls_certificate_sds_secret_configs: vec![secret],
             alpn_protocols: protocols.iter().map(|protocol| (*protocol).to_owned()).collect(),
+            validation_context_type: clients
+                .map(|clients| ValidationContextType::ValidationContext(clients.context.clone())),
             ..CommonTlsContext::default()
         }),
+        require_client_certificate: clients
+            .and_then(|clients| if clients.is_required { yes() } else { no() }),
         ..DownstreamTlsContext::default()
     };
     TransportSocket {
@@ -203,9 +224,10 @@ fn terminate_tls(certificate: &str, http: bool) -> TransportSocket {
 fn http_connection_manager(
     listener: &str,
     routes: &str,
-    settings: &EdgeSettings,
+    edge: ListenerEdge<'_>,
     trust: ClientTrust,
 ) -> HttpConnectionManager {
+    let settings = edge.settings;
     // Only routes add headers to a request.
     let router = Router { suppress_envoy_headers: true, ..Router::default() };
     let router = HttpFilter {
@@ -213,13 +235,16 @@ fn http_connection_manager(
         config_type: Some(http_filter::ConfigType::TypedConfig(any(&router))),
         ..HttpFilter::default()
     };
+    let mut http_filters = vec![edge::ambiguous_path_filter(&settings.path)];
+    http_filters.extend(traffic_filters::filters(edge.destination));
+    http_filters.extend([cors_filter(), router]);
     let mut manager = HttpConnectionManager {
         stat_prefix: listener.to_owned(),
         route_specifier: Some(RouteSpecifier::Rds(Rds {
             config_source: same_stream(),
             route_config_name: routes.to_owned(),
         })),
-        http_filters: vec![edge::ambiguous_path_filter(&settings.path), router],
+        http_filters,
         strip_trailing_host_dot: true,
         server_header_transformation: ServerHeaderTransformation::PassThrough.into(),
         generate_request_id: no(),
@@ -240,6 +265,15 @@ fn http_connection_manager(
     manager
 }
 
+/// Does nothing for routes without a policy.
+fn cors_filter() -> HttpFilter {
+    HttpFilter {
+        name: CORS.to_owned(),
+        config_type: Some(http_filter::ConfigType::TypedConfig(any(&Cors {}))),
+        ..HttpFilter::default()
+    }
+}
+
 /// Texts of local replies: no route (404), and an unresolved backend (500).
 fn local_replies() -> LocalReplyConfig {
     let mapper = |flag: &str, status: u16| {
@@ -252,12 +286,17 @@ fn local_replies() -> LocalReplyConfig {
 }
 
 /// Connections to an unresolved backend are closed, and so are those of a route without backends.
-fn weighted_tcp_proxy(listener: &str, split: &WeightedBackends) -> TcpProxy {
+fn weighted_tcp_proxy(listener: &str, split: &WeightedBackends, routes: &RouteTable) -> TcpProxy {
     let mut proxy = tcp_proxy(listener, UNRESOLVED);
     if !split.entries().is_empty() {
         let cluster = |(name, weight)| ClusterWeight { name, weight, ..ClusterWeight::default() };
         let clusters = WeightedCluster { clusters: weights(split).map(cluster).collect() };
         proxy.cluster_specifier = Some(ClusterSpecifier::WeightedClusters(clusters));
+    }
+    let mut policies = split.backends().filter_map(|id| routes.load_balancing(&id.service));
+    if policies.any(|policy| policy.settings.hash_on() == Some(&HashOn::SourceIp)) {
+        let source = hash_policy::PolicySpecifier::SourceIp(hash_policy::SourceIp {});
+        proxy.hash_policy = vec![HashPolicy { policy_specifier: Some(source) }];
     }
     proxy
 }

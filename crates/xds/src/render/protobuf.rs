@@ -29,6 +29,11 @@ pub(super) fn seconds(seconds: i64) -> Option<Duration> {
     Some(Duration { seconds, nanos: 0 })
 }
 
+pub(super) fn duration(time: std::time::Duration) -> Option<Duration> {
+    let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    Some(Duration { seconds, nanos: i32::try_from(time.subsec_nanos()).unwrap_or(0) })
+}
+
 /// From the same ADS stream.
 pub(super) fn same_stream() -> Option<ConfigSource> {
     Some(ConfigSource {

@@ -14,7 +14,7 @@ use model::route::{
 use prost::Message;
 
 use super::protobuf::{any, append, number};
-use super::{RouteContext, matcher_tree, route};
+use super::{RouteContext, matcher_tree, route, traffic_filters};
 
 /// Field numbers of hand-encoded messages.
 const VIRTUAL_HOSTS: u32 = 2;
@@ -83,7 +83,7 @@ fn virtual_host(host: &HostSpec<'_>, context: &RouteContext<'_>, notices: &mut V
         retry_policy: Some(retry_policy()),
         ..VirtualHost::default()
     };
-    match matcher_tree::render(&routes) {
+    let mut message = match matcher_tree::render(&routes) {
         Some(matcher) => {
             let mut message = virtual_host.encode_to_vec();
             append(&mut message, MATCHER, &matcher);
@@ -96,12 +96,14 @@ fn virtual_host(host: &HostSpec<'_>, context: &RouteContext<'_>, notices: &mut V
             }
             virtual_host.encode_to_vec()
         }
-    }
+    };
+    traffic_filters::append_config(&mut message, context.destination);
+    message
 }
 
 /// Requests that never reached an endpoint are retried on another one, then at another priority: a zone that fails costs
 /// no request, even before Envoy gets new endpoints.
-fn retry_policy() -> RetryPolicy {
+pub(super) fn retry_policy() -> RetryPolicy {
     let hosts = RetryHostPredicate {
         name: "envoy.retry_host_predicates.previous_hosts".to_owned(),
         config_type: Some(retry_host_predicate::ConfigType::TypedConfig(any(&PreviousHostsPredicate {}))),

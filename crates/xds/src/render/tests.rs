@@ -72,6 +72,7 @@ fn of_sidecar(
         tiers: tiers(snapshot, &routes, zone),
         routes: Arc::new(routes),
         certificates: Arc::default(),
+        authorities: Arc::default(),
         listeners: EnvoyListeners::Sidecar { capture, outbounds },
         allowlist: Arc::default(),
         edge: Arc::default(),
@@ -85,6 +86,7 @@ fn of_gateway(snapshot: &Snapshot) -> RenderInput {
         tiers: tiers(snapshot, &routes, "a"),
         routes: Arc::new(routes),
         certificates: Arc::default(),
+        authorities: Arc::default(),
         listeners: EnvoyListeners::Gateway {
             gateway: key,
             bind: "0.0.0.0".parse().unwrap(),
@@ -310,6 +312,36 @@ fn routes_say_what_the_policy_says() {
             ]
         "#]],
     );
+}
+
+/// Envoy sets headers before it adds any.
+#[test]
+fn a_header_that_a_later_filter_sets_has_none_of_the_values_before() {
+    let modifier =
+        |changes: Value| json!([{"type": "RequestHeaderModifier", "requestHeaderModifier": changes}]);
+    let added = json!({"add": [{"name": "x-new", "value": "1"}, {"name": "x-kept", "value": "1"}]});
+    let set = json!({"set": [{"name": "X-New", "value": "2"}], "add": [{"name": "x-kept", "value": "2"}]});
+    let backend = json!([{"kind": "MeshService", "name": "web", "filters": modifier(set.clone())}]);
+    let of_rule = [modifier(added.clone()), modifier(set)].map(|filters| filters[0].clone());
+    let rules = json!([
+        {"matches": [{"path": {"exact": "/rule"}}], "default": {"filters": of_rule}},
+        {"matches": [{"path": {"exact": "/backend"}}],
+            "default": {"filters": modifier(added), "backendRefs": backend}}]);
+    let to = json!([{"targetRef": {"kind": "MeshService", "name": "web"}, "rules": rules}]);
+    let route = policy("MeshHTTPRoute", "r", json!({"targetRef": {"kind": "Mesh"}, "to": to}));
+    let rendered =
+        render(of_sidecar(&snapshot(&[service("web", "10.0.0.1"), route]), "a", Some(15001), &[]), None);
+    let config = shown(&rendered, ResourceType::Routes, "ns/web:80");
+    let changes = |list: &Value| {
+        let of = |change: &Value| format!("{} {}", change["header"]["key"], change["header"]["value"]);
+        list.as_array().unwrap().iter().map(of).collect::<Vec<_>>().join(", ").replace('"', "")
+    };
+    let routes = config["virtual_hosts"][0]["routes"].as_array().unwrap();
+    let at = |path: &str| routes.iter().find(|route| route["match"]["path"] == path).unwrap();
+    let wanted = "x-kept 1, X-New 2, x-kept 2";
+    assert_eq!(changes(&at("/rule")["request_headers_to_add"]), wanted);
+    let cluster = &at("/backend")["route"]["weighted_clusters"]["clusters"][0];
+    assert_eq!(changes(&cluster["request_headers_to_add"]), wanted);
 }
 
 #[test]

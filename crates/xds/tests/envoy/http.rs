@@ -211,7 +211,12 @@ fn answer(stream: TcpStream, name: &str, log: &Log, stopped: &AtomicBool) {
             .flatten()
             .map(|(name, value)| format!("{name}: {}\r\n", value.as_str().unwrap_or_default()))
             .collect();
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n{extra}\r\n", body.len());
+        // `x-status` asks for a status, `x-delay` for a pause in milliseconds; with `x-only`, only this backend obeys.
+        let is_asked = request.header("x-only").is_none_or(|only| only == name);
+        let status = request.header("x-status").filter(|_| is_asked).unwrap_or("200");
+        let delay = request.header("x-delay").filter(|_| is_asked).and_then(|delay| delay.parse().ok());
+        std::thread::sleep(Duration::from_millis(delay.unwrap_or(0)));
+        let head = format!("HTTP/1.1 {status} Status\r\ncontent-length: {}\r\n{extra}\r\n", body.len());
         let text = if method == "HEAD" { head } else { head + &body };
         log.lock().unwrap().entry(name.to_owned()).or_default().push(request);
         if reader.get_mut().write_all(text.as_bytes()).is_err() {

@@ -6,9 +6,11 @@
 mod changes;
 mod differential;
 mod edge;
+mod gateway_api;
 mod harness;
 #[allow(dead_code, reason = "others use the rest of it")]
 mod http;
+mod load_balancing;
 mod precedence;
 #[allow(dead_code, reason = "others use the rest of it")]
 mod process;

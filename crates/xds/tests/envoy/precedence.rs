@@ -150,6 +150,7 @@ fn envoys_of_every_namespace_obey_the_owner_of_a_service_and_no_third_namespace(
             tiers,
             routes: Arc::new(routes),
             certificates: Arc::default(),
+            authorities: Arc::default(),
             listeners,
             allowlist: Arc::default(),
             edge: Arc::default(),

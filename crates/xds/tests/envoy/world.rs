@@ -7,7 +7,7 @@ use std::sync::Arc;
 use model::backend::{Backend, BackendEndpoint, BackendTable, ConsumerLocation};
 use model::route::{AppProtocol, BackendId, RouteTable};
 use model::{Interner, Labels, Name, ObjectKey, ServiceKey, Snapshot, parse};
-use plan::routes::{MeshClient, gateway, outbound};
+use plan::routes::{MeshClient, PolicyConsumer, gateway, outbound, set_load_balancing};
 use serde_json::{Value, json};
 use xds::render::{EnvoyListeners, RenderInput};
 
@@ -113,6 +113,7 @@ pub fn gateway_input(
         tiers: vec![Arc::new(table(&routes, places))],
         routes: Arc::new(routes),
         certificates: Arc::default(),
+        authorities: Arc::default(),
         listeners: EnvoyListeners::Gateway {
             gateway: gateway_key,
             bind: "127.0.0.1".parse().unwrap(),
@@ -136,10 +137,12 @@ pub fn sidecar_input(
     let service = snapshot.service(&key(namespace, destination)).unwrap();
     let mut routes = RouteTable::default();
     routes.put_outbound(outbound(snapshot, &client, service, &service.ports[0]).unwrap().0.into());
+    set_load_balancing(&mut routes, snapshot, PolicyConsumer::Client(&client));
     RenderInput {
         tiers: vec![Arc::new(table(&routes, places))],
         routes: Arc::new(routes),
         certificates: Arc::default(),
+        authorities: Arc::default(),
         listeners: EnvoyListeners::Sidecar {
             capture: None,
             outbounds: [(at, (key(namespace, destination), 80))].into(),

@@ -80,8 +80,11 @@ pub(super) fn kube_proxy_leftovers() -> (Vec<String>, Vec<String>) {
         report.removed.iter().filter_map(|l| l.name.strip_suffix(&marker)).map(|v| format!("{v} ")).collect();
     let is_zonewards = |l: &Leftover| {
         let is_chain = ours.iter().any(|variant| l.name.starts_with(variant));
-        let is_ipvs = ["virtual server", "local route"].contains(&l.what);
-        is_chain || is_ipvs || l.name.ends_with("zoneward") || l.name.ends_with("zoneward-mesh")
+        let is_ipvs = ["virtual server", "local route"].contains(&l.what)
+            || (l.what == "interface" && ipvs::is_zonewards());
+        is_chain
+            || is_ipvs
+            || ["zoneward", "zoneward-mesh", "zoneward-ipvs"].iter().any(|ours| l.name.ends_with(ours))
     };
     let mut found: Vec<String> = Vec::new();
     let chains =

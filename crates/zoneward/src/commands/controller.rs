@@ -116,6 +116,7 @@ async fn control(args: &cli::Controller) -> Result<()> {
         while_leading(accepting, stopped.clone(), || {
             route_status::run(
                 client.clone(),
+                plan::gateway_api::AssignedAddresses::Services,
                 clock::Clock::system(),
                 model::random::Random::seeded(clock::os_seed()),
                 stopped.clone(),

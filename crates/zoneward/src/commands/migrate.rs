@@ -5,14 +5,18 @@
 mod installed;
 mod report;
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use cluster::input::LoadedObjects;
 use dataplane::migration::{self, HealthCheckPort};
+use model::Protocol;
 use node::{NodeChoice, NodeWorld};
 use output::{Format, OutputArgs, notices_text, notices_value, print_text, print_value};
+use plan::forward::localhost_node_ports;
 
 use crate::cli::{InputArgs, NodeArgs, ProxyMode};
 use crate::commands::trace::packet::offline;
@@ -29,8 +33,8 @@ pub enum MigrateCommand {
     /// evaluated with both: a firewall may drop what a chain of kube-proxy accepts. Changes that counters show as unused
     /// are left out, unless `--all` is set. The exit code is 1 if something changes. Nothing is written.
     ///
-    /// With `--live`, reads the rules of this machine: iptables-save, ipset save and ipvsadm -Sn, or the nftables tables of
-    /// kube-proxy; requires NET_ADMIN. With `--rules`, reads the output of iptables-save -c, ip6tables-save -c, ipset
+    /// With `--live`, reads the rules of this machine: iptables-save, ipset save and the virtual servers of IPVS, or the
+    /// nftables tables of kube-proxy; requires NET_ADMIN. With `--rules`, reads the output of iptables-save -c, ip6tables-save -c, ipset
     /// save and ipvsadm -Sn from files.
     #[command(after_help = "\
 Examples:
@@ -43,7 +47,7 @@ Examples:
 /// `zoneward migrate check`
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("where").required(true).args(["rules", "live"]))]
-#[command(mut_arg("proxy_mode", |arg| arg.visible_alias("to").help("Proxy mode of Zoneward: nftables or ipvs [default: nftables]")))]
+#[command(mut_arg("proxy_mode", |arg| arg.visible_alias("to").help("Proxy mode of Zoneward: nftables, iptables or ipvs [default: nftables]")))]
 #[command(mut_arg("node", |arg| arg.help("Node to evaluate [default with --live: the host name]")))]
 #[command(mut_arg("config", |arg| arg.help("KubeProxyConfiguration of kube-proxy and Zoneward (kubeproxy.config.k8s.io/v1alpha1)")))]
 #[command(mut_arg("service_node_port_range", |arg| arg.help("Node ports and health check ports that the node may serve [default: 1024-65535]")))]
@@ -97,11 +101,7 @@ pub fn run(command: MigrateCommand) -> Result<bool> {
 
 fn check(mut args: MigrateCheck) -> Result<bool> {
     // Its configuration is kube-proxy's: the mode there is the one to leave.
-    if *args.node.proxy_mode.get_or_insert(ProxyMode::Nftables) == ProxyMode::Iptables {
-        bail!(
-            "--to iptables: this mode has kube-proxy's chains, among the rules of other programs, which is not compared; use nftables or ipvs"
-        );
-    }
+    args.node.proxy_mode.get_or_insert(ProxyMode::Nftables);
     let (from, installed) = match args.live {
         true => installed::live(args.from)?,
         false => installed::files(&args.rules, args.from)?,
@@ -124,16 +124,18 @@ fn check(mut args: MigrateCheck) -> Result<bool> {
             Some(HealthCheckPort { service: service.key.clone(), port })
         })
         .collect();
-    let flows = migration::flows(&world.table, &health_checks);
+    let mut flows = migration::flows(&world.table, &health_checks);
     if flows.is_empty() {
         bail!("no Service to check: name the objects with -f, or the cluster with --kubeconfig");
     }
+    let listened = served_on_localhost(&world);
+    flows.retain(|flow| flow.packet.protocol != Protocol::Tcp || !listened.contains(&flow.packet.dst));
     let scheduler = choice.ipvs_scheduler().parse().context("ipvs.scheduler")?;
     let mut backend = offline(&world, scheduler)?;
     let addresses = world.table.node.addresses.to_vec();
-    let report = migration::check(&world.table, &flows, &installed, &mut *backend, &addresses)
+    let report = migration::check(&world.table, &flows, &installed, &mut *backend, &addresses, scheduler)
         .context("evaluating the rules of Zoneward")?;
-    let to = if world.table.node.ipvs_sources.is_some() { "ipvs" } else { "nftables" };
+    let to = world.table.node.mode.as_str();
     let checked = CheckedNode { name: &choice.name, from, to, report: &report, all: args.all };
     match args.output.format {
         Format::Table => print_text(&(checked.text() + &notices_text(&loaded.notices)))?,
@@ -146,9 +148,15 @@ fn check(mut args: MigrateCheck) -> Result<bool> {
     Ok(!loaded.unreadable && checked.is_unchanged())
 }
 
+/// Node ports on localhost that the node proxy serves without a rule: nothing changes for their clients.
+fn served_on_localhost(world: &NodeWorld) -> BTreeSet<SocketAddr> {
+    let ports = |(service, _)| localhost_node_ports(service, &world.table, &world.config).0;
+    world.table.services().flat_map(ports).map(|port| port.listen).collect()
+}
+
 /// The name under which kube-proxy looks for its Node without `hostnameOverride`.
 fn hostname() -> Result<String> {
-    let name =
-        std::fs::read_to_string("/proc/sys/kernel/hostname").context("reading the host name; set --node")?;
-    Ok(name.trim().to_lowercase())
+    let name = cluster::hostname();
+    anyhow::ensure!(!name.is_empty(), "this machine has no hostname: set --node");
+    Ok(name)
 }

@@ -83,7 +83,7 @@ fn connection(args: &NodeFlags, settings: &NodeSettings) -> Connection {
 }
 
 fn node_name(config: &Configuration) -> Result<String> {
-    let host = proc_text("kernel/hostname").to_lowercase();
+    let host = cluster::hostname();
     let name = if config.hostname_override.is_empty() { host } else { config.hostname_override.clone() };
     if name.is_empty() {
         anyhow::bail!("this machine has no hostname: set --hostname-override to the name of its Node");

@@ -5,4 +5,5 @@ mod envoy;
 pub(super) mod node;
 pub(super) mod routes;
 pub(super) mod slices;
+pub(super) mod status;
 pub(super) mod validate;

@@ -24,6 +24,7 @@ use kube::Client;
 use model::annotation;
 use model::random::Random;
 use plan::audit_policy::AuditPolicy;
+use plan::gateway_api::AssignedAddresses;
 use prometheus_client::registry::Registry;
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits};
@@ -63,6 +64,7 @@ const AUDIT_REPORT_PERIOD: Duration = Duration::from_secs(60);
 /// Runs until SIGINT or SIGTERM.
 pub fn run(args: &cli::Up) -> Result<bool> {
     log::start(&args.log);
+    args.gateway_api_channel.apply();
     let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
     runtime.block_on(serve_all(args))?;
     Ok(true)
@@ -374,10 +376,12 @@ impl Controllers {
         let (why, ended) = watch::channel(None);
         let conditions = {
             let (client, stopped) = (client.clone(), stopped.clone());
+            let gateways = AssignedAddresses::Machine(args.machine_addresses());
             async move {
                 let begin = || {
                     route_status::run(
                         client.clone(),
+                        gateways.clone(),
                         clock::Clock::system(),
                         model::random::Random::seeded(clock::os_seed()),
                         stopped.clone(),

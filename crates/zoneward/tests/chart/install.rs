@@ -97,7 +97,7 @@ fn install_upgrade_and_uninstall() {
     succeed(&mut on(&api, &["uninstall", "zoneward"]));
     assert!(api.find(CONTROLLER).is_none());
     assert!(api.find(GATEWAYS).is_some(), "routes and gateways survive an uninstall");
-    assert_eq!(api.count(), 4, "only the definitions are left");
+    assert_eq!(api.count(), 7, "only the definitions are left");
 
     // A second installation takes them over again.
     succeed(&mut on(&api, &["install", "zoneward", &chart]));

@@ -248,19 +248,61 @@ fn containers_have_no_right_that_they_do_not_need() {
             assert_eq!(context["allowPrivilegeEscalation"], false, "{place}");
             assert_eq!(context["capabilities"]["drop"], json!(["ALL"]), "{place}");
             let added = context["capabilities"]["add"].as_array().cloned().unwrap_or_default();
-            let may = if is_node { vec![json!("NET_ADMIN"), json!("SYS_RESOURCE")] } else { Vec::new() };
-            assert!(added.iter().all(|capability| may.contains(capability)), "{place}: {added:?}");
+            let may: &[&str] = if is_node { &["NET_ADMIN", "NET_RAW", "SYS_RESOURCE"] } else { &[] };
+            let is_known = |capability: &Value| may.iter().any(|name| capability == name);
+            assert!(added.iter().all(is_known), "{place}: {added:?}");
         }
     }
 }
 
+/// The pod of the node proxy in a value set.
+fn node_pod(name: &str) -> Value {
+    let objects = ValueSet::named(name).objects();
+    let daemon = objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap();
+    daemon["spec"]["template"]["spec"].clone()
+}
+
+#[test]
+fn mode_iptables_has_the_lock_of_the_host_and_net_raw_and_other_modes_have_neither() {
+    // A node proxy that leaves the mode removes the chains with the same programs.
+    for name in ["iptables", "iptables-left"] {
+        let pod = node_pod(name);
+        let container = &pod["containers"][0];
+        assert_eq!(container["securityContext"]["capabilities"]["add"], json!(["NET_ADMIN", "NET_RAW"]));
+        assert_eq!(
+            container["volumeMounts"][1],
+            json!({"name": "xtables-lock", "mountPath": "/run/xtables.lock"})
+        );
+        assert_eq!(
+            pod["volumes"][1],
+            json!({"name": "xtables-lock", "hostPath": {"path": "/run/xtables.lock", "type": "FileOrCreate"}})
+        );
+    }
+    for name in ["ipvs", "canary"] {
+        let pod = node_pod(name);
+        assert_eq!(pod["volumes"].as_array().map(Vec::len), Some(1), "{name}");
+        assert_eq!(
+            pod["containers"][0]["securityContext"]["capabilities"]["add"],
+            json!(["NET_ADMIN"]),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn the_dummy_interface_of_mode_ipvs_is_a_value() {
+    let has_flag = |name: &str| {
+        let words = node_pod(name)["containers"][0]["args"].clone();
+        words.as_array().unwrap().iter().any(|word| word == "--ipvs-dummy-interface")
+    };
+    assert!(has_flag("ipvs"));
+    assert!(!has_flag("iptables") && !has_flag("canary"));
+}
+
 #[test]
 fn sys_resource_is_given_only_for_an_oom_score_below_the_kubelets() {
-    let added = |name: &str| {
-        let objects = ValueSet::named(name).objects();
-        let daemon = objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap();
-        daemon["spec"]["template"]["spec"]["containers"][0]["securityContext"]["capabilities"]["add"].clone()
-    };
+    let added =
+        |name: &str| node_pod(name)["containers"][0]["securityContext"]["capabilities"]["add"].clone();
     assert_eq!(added("canary"), json!(["NET_ADMIN"]));
     assert_eq!(added("managed"), json!(["NET_ADMIN", "SYS_RESOURCE"]), "oomScoreAdj is -999");
     assert_eq!(added("nodes-only"), json!(["NET_ADMIN", "SYS_RESOURCE"]), "not system-node-critical");
@@ -268,18 +310,24 @@ fn sys_resource_is_given_only_for_an_oom_score_below_the_kubelets() {
 
 #[test]
 fn every_pod_runs_the_one_image() {
-    let tag = format!("zoneward:{}", env!("CARGO_PKG_VERSION"));
+    let plain = format!("zoneward:{}", env!("CARGO_PKG_VERSION"));
+    let with_iptables = format!("{plain}-iptables");
+    let left = "zoneward:1.2.3-iptables".to_owned();
     for (place, _, containers) in pods(&all()) {
         for container in containers.iter().filter(|container| container["command"].is_null()) {
             let wanted = if place.starts_with("managed") {
                 "registry.example.com/platform/zoneward@sha256:"
+            } else if place.starts_with("iptables-left") {
+                &left
+            } else if place.starts_with("iptables") || place.starts_with("node-ipv6") {
+                &with_iptables
             } else {
-                &tag
+                &plain
             };
+            let image = container["image"].as_str().unwrap();
             assert!(
-                container["image"].as_str().unwrap().starts_with(wanted),
-                "{place}: {}",
-                container["image"]
+                image == wanted || wanted.ends_with(':') && image.starts_with(wanted),
+                "{place}: {image}"
             );
         }
     }

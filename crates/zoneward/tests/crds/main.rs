@@ -47,7 +47,7 @@ fn schemas() -> BTreeMap<String, Schema> {
 #[test]
 fn every_kind_has_a_structural_schema_and_a_status() {
     let definitions = definitions();
-    assert_eq!(definitions.len(), 4);
+    assert_eq!(definitions.len(), 7);
     for definition in definitions {
         let (name, spec) = (&definition["metadata"]["name"], &definition["spec"]);
         assert_eq!(*name, format!("{}.zoneward.dev", spec["names"]["plural"].as_str().unwrap()));

@@ -16,6 +16,7 @@ use crate::world::{folder, until};
 const SAME: &str = "127.0.0.1:18091";
 const REQUIRE: &str = "127.0.0.1:18092";
 const SPILL: &str = "127.0.0.1:18093";
+const EMBEDDED: &str = "127.0.0.1:18094";
 /// The first client's pod: `mesh control` runs there, too.
 const SERVER: &str = "10.1.1.2:15010";
 
@@ -109,6 +110,13 @@ impl Answers {
         self.0["failed"].as_u64().unwrap()
     }
 
+    fn of_pod(&self, name: &str) -> u64 {
+        let all = self.0.as_object().unwrap().iter();
+        all.filter(|(pod, _)| pod.split(' ').next() == Some(name))
+            .filter_map(|(_, count)| count.as_u64())
+            .sum()
+    }
+
     /// How many came from a zone, as `a`.
     fn from(&self, zone: &str) -> u64 {
         let name = format!("web-{zone}");
@@ -130,7 +138,7 @@ fn service(name: &str, annotation: Option<(&str, &str)>, field: Option<&str>) ->
     service
 }
 
-/// The server of Envoys, in the first client's pod.
+/// The server of Envoys, in the first client's pod; or the embedded proxy in another.
 struct Control(Child);
 
 impl Control {
@@ -141,6 +149,18 @@ impl Control {
         command.arg(env!("CARGO_BIN_EXE_zoneward")).args(["mesh", "control", "--api-socket", &socket]);
         command.args(["--listen", SERVER, "--insecure"]).stdout(Stdio::null()).stderr(log);
         Self(command.spawn().unwrap())
+    }
+
+    /// The embedded proxy beside a client, with a port for Service envoy-same.
+    fn embedded(demo: &Demo, node: &str) -> Self {
+        let mut command = demo.within(&format!("client-{node}"));
+        let socket = demo.folder.join("data/api.sock").display().to_string();
+        let log = std::fs::File::create(demo.folder.join("logs/embedded.log")).unwrap();
+        let (port, place) = (EMBEDDED.rsplit(':').next().unwrap(), format!("node-{node}"));
+        let outbound = format!("{port}=envoy-same");
+        command.arg(env!("CARGO_BIN_EXE_zoneward")).args(["mesh", "proxy", "--api-socket", &socket]);
+        command.args(["--from", "client", "--node", &place, "--outbound", &outbound, "--slow-start", "0s"]);
+        Self(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
     }
 }
 
@@ -172,6 +192,7 @@ pub(crate) fn envoys_in_the_demos_pods_keep_to_zones() {
         until("Spill", || demo.ask(&client, SPILL, 20).failed() == 0);
     }
     stay_as_planned(&demo);
+    follow_drains_and_weights(&demo);
     told_of_a_loss(&demo);
     not_told_of_a_loss(&demo);
 }
@@ -201,6 +222,53 @@ fn stay_as_planned(demo: &Demo) {
             );
         }
     }
+}
+
+/// A drained zone gets nothing, and capacities and slow starts weigh its endpoints: in Envoy and in the embedded proxy.
+fn follow_drains_and_weights(demo: &Demo) {
+    let _proxy = Control::embedded(demo, "a2");
+    let clients = [("a1", SAME), ("a2", EMBEDDED)];
+    let all = |zones: &[&str]| {
+        clients.iter().all(|(client, at)| {
+            let seen = demo.ask(client, at, 60);
+            seen.failed() == 0 && zones.iter().map(|zone| seen.from(zone)).sum::<u64>() == 60
+        })
+    };
+    until("the own zone", || all(&["a"]));
+    let kubeconfig = demo.kubeconfig().display().to_string();
+    said(&["drain-zone", "zone-a", "--over", "1s", "--expires-in", "10m", "--kubeconfig", &kubeconfig]);
+    until("other zones", || all(&["b", "c"]));
+    said(&["undrain-zone", "zone-a", "--kubeconfig", &kubeconfig]);
+    until("the own zone again", || all(&["a"]));
+
+    let kubectl = |words: &[&str]| kubectl(&demo.kubeconfig(), words);
+    kubectl(&["annotate", "pod", "web-a1-0", "zoneward.dev/capacity=7"]);
+    // The others have been ready for long.
+    for pod in (0..8).map(|i| format!("web-a{}-{}", i / 4 + 1, i % 4)).filter(|pod| pod != "web-a1-1") {
+        let condition =
+            json!({"type": "Ready", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"});
+        let ready = json!({"status": {"conditions": [condition]}}).to_string();
+        kubectl(&["patch", "pod", &pod, "--subresource=status", "--type=strategic", "-p", &ready]);
+    }
+    kubectl(&["annotate", "service", "envoy-same", "zoneward.dev/slow-start=1h"]);
+    // Eight endpoints: one of capacity 7, one that has just started with a tenth, and six like any other.
+    let planned = [("web-a1-0", 7.0 / 13.1), ("web-a1-1", 0.1 / 13.1), ("web-a1-2", 1.0 / 13.1)];
+    let requests = 600.0_f64;
+    let deviation = || {
+        let answers = clients.map(|(client, at)| demo.ask(client, at, requests as usize));
+        let pairs = answers.iter().flat_map(|seen| planned.map(|(pod, share)| (seen, pod, share)));
+        let far = pairs.filter(|(seen, pod, share)| {
+            let most = 5.0 * (requests * share * (1.0 - share)).sqrt() + requests / 256.0;
+            (seen.of_pod(pod) as f64 - requests * share).abs() > most
+        });
+        let far: Vec<String> =
+            far.map(|(seen, pod, share)| format!("{pod}: {} of {share:.3}", seen.of_pod(pod))).collect();
+        println!("weights: {far:?}");
+        far
+    };
+    until("weights", || deviation().is_empty());
+    kubectl(&["annotate", "service", "envoy-same", "zoneward.dev/slow-start-"]);
+    kubectl(&["annotate", "pod", "web-a1-0", "zoneward.dev/capacity-"]);
 }
 
 /// Zone b's pods go from the API while a client asks.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::Timestamp;
 use serde_json::{Value, json};
 
 use super::addresses::{OWN, endpoint};
@@ -215,4 +216,114 @@ pub(crate) fn aggressive_rolling_update_under_prefer_fails_nobody_and_ends_as_ex
     assert_eq!(failed, 0, "of {made}");
     drop(node);
     ZONES.iter().for_each(|zone| from_zone(&place, zone, &of(zone, 26)));
+}
+
+/// A time so many seconds from now, as the API writes it.
+fn in_seconds(seconds: i64) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    Timestamp::from_seconds(now.as_secs() as i64 + seconds).to_string()
+}
+
+/// A pod that became ready so many seconds ago, with a capacity.
+fn weighed_pod(index: u8, zone: &str, capacity: &str, ready_for: i64) -> Value {
+    let mut pod = pod(index, zone);
+    pod["metadata"]["annotations"] = json!({"zoneward.dev/capacity": capacity});
+    pod["status"]["conditions"][0]["lastTransitionTime"] = in_seconds(-ready_for).into();
+    pod
+}
+
+fn annotation(place: &Place, key: &str) -> Vec<String> {
+    let slices = place.world.list("EndpointSlice");
+    let texts = slices.iter().filter_map(|slice| slice["metadata"]["annotations"][key].as_str());
+    texts.map(str::to_owned).collect()
+}
+
+fn versions(place: &Place) -> Vec<String> {
+    let slices = place.world.list("EndpointSlice");
+    slices.iter().map(|slice| slice["metadata"]["resourceVersion"].to_string()).collect()
+}
+
+/// The share of each pod in connections to a cluster IP.
+fn shares(place: &Place, vip: &str, connections: u32) -> BTreeMap<u8, f64> {
+    let mut shares = BTreeMap::new();
+    for _ in 0..connections {
+        *shares.entry(place.answering(From::Outside, (vip, 80))).or_default() += 1.0 / f64::from(connections);
+    }
+    shares
+}
+
+pub(crate) fn capacity_and_slow_start_weigh_connections() {
+    let (place, _controller) = cluster("shares");
+    place.world.put_all(vec![weighed_pod(1, "za", "2", 7_200), weighed_pod(2, "zb", "1", 7_200)]);
+    let slow_start = |duration: &str| {
+        let mut web = service("web", &VIPS);
+        web["metadata"]["uid"] = "web".into();
+        web["metadata"]["annotations"] = json!({"zoneward.dev/slow-start": duration});
+        web["spec"]["selector"] = json!({"app": "web"});
+        web["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
+        web["spec"]["ipFamilyPolicy"] = "RequireDualStack".into();
+        place.world.put(web);
+    };
+    slow_start("1h");
+    place.world.put(weighed_pod(3, "zc", "1", 0));
+    place.world.until("capacities and a new endpoint", || {
+        let all = [annotation(&place, "zoneward.dev/capacity"), annotation(&place, "zoneward.dev/warming")];
+        all.iter().all(|texts| texts.len() == 2)
+    });
+    let node = be(&place, "za");
+    for vip in VIPS {
+        // Capacities 2 and 1, and a tenth of 1: five standard deviations of 300 connections.
+        let shares = shares(&place, vip, 300);
+        for (pod, share) in [(1, 2.0 / 3.1), (2, 1.0 / 3.1), (3, 0.1 / 3.1)] {
+            let (seen, most) =
+                (shares.get(&pod).copied().unwrap_or(0.0), 5.0 * (share * (1.0 - share) / 300.0_f64).sqrt());
+            assert!((seen - share).abs() <= most + 1.0 / 256.0, "{vip}: pod {pod}: {seen}, planned {share}");
+        }
+    }
+    // The node computes the steps by its own clock: after one write the share grows to a quarter without another.
+    place.world.put(weighed_pod(3, "zc", "1", 0));
+    slow_start("8s");
+    place.world.until("the shorter start", || {
+        annotation(&place, "zoneward.dev/warming").iter().filter(|text| text.starts_with("8s ")).count() == 2
+    });
+    let written = versions(&place);
+    place
+        .world
+        .until("a warm endpoint", || shares(&place, VIPS[0], 200).get(&3).is_some_and(|share| *share > 0.2));
+    assert_eq!(versions(&place), written);
+    drop(node);
+}
+
+pub(crate) fn drained_zone_gets_no_connections_until_the_drain_ends() {
+    let (place, _controller) = cluster("drained");
+    place.world.put_all((1..=4).map(|index| pod(index, ZONES[usize::from(index % 2)])).collect());
+    put_service(&place, Some("PreferSameZone"), None);
+    until_hinted(&place, &[("za", &[2, 4]), ("zb", &[1, 3])]);
+    from_zone(&place, "za", &[2, 4]);
+    let drain = |percent: u32| {
+        place.world.put(json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "ZoneDrain",
+            "metadata": {"name": format!("za-{percent}"), "uid": format!("za-{percent}"), "generation": 1,
+                "creationTimestamp": in_seconds(-1)},
+            "spec": {"zone": "za", "over": "0s", "percent": percent, "expiresAt": in_seconds(3_600)}}));
+        place.world.until("slices with the drain", || {
+            let wanted = format!("za={percent}%@");
+            annotation(&place, "zoneward.dev/drain").iter().filter(|text| text.starts_with(&wanted)).count()
+                == 2
+        });
+    };
+    drain(100);
+    from_zone(&place, "za", &[1, 3]);
+    from_zone(&place, "zb", &[1, 3]);
+    place.world.remove("ZoneDrain", "", "za-100");
+    place.world.until("slices without it", || annotation(&place, "zoneward.dev/drain").is_empty());
+    from_zone(&place, "za", &[2, 4]);
+    // A part of the traffic, as in a rehearsal.
+    drain(50);
+    let _node = be(&place, "za");
+    let moved: f64 = shares(&place, VIPS[0], 300)
+        .into_iter()
+        .filter(|(pod, _)| pod % 2 == 1)
+        .map(|(_, share)| share)
+        .sum();
+    assert!((moved - 0.5).abs() < 0.15, "{moved}");
 }

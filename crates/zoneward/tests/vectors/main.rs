@@ -1,5 +1,6 @@
 //! The vectors through the command line, as an operator would ask: objects in by `-f -`, JSON out.
 
+mod gateway_api;
 mod hints;
 mod packetflow;
 mod packing;

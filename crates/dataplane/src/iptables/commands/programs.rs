@@ -30,7 +30,11 @@ pub struct IptablesPrograms {
 impl IptablesPrograms {
     /// The programs of PATH, of the flavour that this node uses.
     pub fn find() -> Result<Self, IptablesCommandError> {
-        let folders = folders();
+        Self::detect(folders())
+    }
+
+    /// The programs in these folders, of the flavour that this node uses.
+    pub fn detect(folders: Vec<PathBuf>) -> Result<Self, IptablesCommandError> {
         Self::of(detect(&folders), folders)
     }
 

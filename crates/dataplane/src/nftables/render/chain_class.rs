@@ -98,11 +98,6 @@ impl ChainClass {
         ending << 30 | lookup << 29 | role << 27 | u32::from(self.restricted) << 26 | payload
     }
 
-    /// Whether this is the number of a class whose connections IPVS forwards.
-    pub fn is_ipvs(value: u32) -> bool {
-        value >> 30 == 3 && value & 1 == 1
-    }
-
     pub(super) fn scope(&self) -> ClientScope {
         if self.role == Role::Inside { ClientScope::Inside } else { ClientScope::All }
     }

@@ -5,7 +5,7 @@
 //! goes through the packet's mark: the mark is saved, set, loaded and restored within one rule.
 
 use model::Family;
-use model::forward::{NodePortAddresses, NodeRules};
+use model::forward::{ForwardingMode, NodePortAddresses, NodeRules};
 
 use super::chain_class::{ChainClass, Ending, Role};
 use super::set_sizes::SetSizes;
@@ -106,7 +106,7 @@ impl Rules<'_> {
         let by_node_port = NftRule::new(by_node_port, "lookup by node port");
         let unknown_port = NftRule::new(unknown_port, "cluster IP, unknown port: reject");
         let unassigned = NftRule::new(unassigned, "unassigned address of a ServiceCIDR: drop");
-        if self.node.ipvs_sources.is_none() {
+        if self.node.mode != ForwardingMode::Ipvs {
             return vec![by_address, by_node_port, unknown_port, unassigned];
         }
         // Addresses of Services are local: they must not be taken for the node's own, nor reach its own servers.

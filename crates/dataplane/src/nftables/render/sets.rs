@@ -1,7 +1,7 @@
 //! Names and types of our tables, sets and maps.
 
 use model::Family;
-use model::forward::{FrontendAddress, FrontendHost, NodeRules};
+use model::forward::{ForwardingMode, FrontendAddress, FrontendHost, NodeRules};
 
 use crate::nftables::ir::{self, DataType, FieldType, SetSpec, TableId};
 
@@ -183,7 +183,7 @@ impl SetName {
 
     /// Whether a table of the node has it.
     pub(super) fn is_of(self, node: &NodeRules) -> bool {
-        self != Self::LocalLoadBalancers || node.ipvs_sources.is_some()
+        self != Self::LocalLoadBalancers || node.mode == ForwardingMode::Ipvs
     }
 
     /// Whether the declared size follows the number of elements.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use base64::Engine;
 
 use super::syntax::{absolute_path, exact_host, header_name, header_value};
-use super::target_ref::backend;
+use super::target_ref::{BackendRole, backend};
 use crate::field::{Field, FieldErrors, quoted};
 use crate::name::Name;
 use crate::route::{
@@ -47,7 +47,7 @@ fn one(at: &Field, errors: &mut FieldErrors) -> Option<RouteFilter> {
         "RequestMirror" => mirror(&member, errors),
         "RequestRedirect" => Some(RouteFilter::Redirect(redirect(&member, errors))),
         "URLRewrite" => Some(RouteFilter::Rewrite(rewrite(&member, errors))),
-        _ => respond(&member, errors),
+        _ => direct_response(&member, errors),
     }
 }
 
@@ -148,12 +148,12 @@ fn mirror(at: &Field, errors: &mut FieldErrors) -> Option<RouteFilter> {
         errors.invalid(&field, "is missing: name the Service that receives the copies");
     }
     let percentage = percentage(&at.child("percentage"), errors);
-    let backend = field.is_set().then(|| backend(&field, false, errors)).flatten()?;
+    let backend = field.is_set().then(|| backend(&field, BackendRole::Mirror, errors)).flatten()?;
     Some(RouteFilter::Mirror { backend, percentage })
 }
 
 /// A number, or a decimal number in quotes.
-fn percentage(at: &Field, errors: &mut FieldErrors) -> Option<Percentage> {
+pub(super) fn percentage(at: &Field, errors: &mut FieldErrors) -> Option<Percentage> {
     if !at.is_set() {
         return None;
     }
@@ -213,7 +213,7 @@ fn path_change(at: &Field, errors: &mut FieldErrors) -> Option<PathChange> {
     }
 }
 
-fn respond(at: &Field, errors: &mut FieldErrors) -> Option<RouteFilter> {
+pub(super) fn direct_response(at: &Field, errors: &mut FieldErrors) -> Option<RouteFilter> {
     at.only(&["status", "body"], errors);
     let field = at.child("status");
     if at.is_map() && !field.is_set() {

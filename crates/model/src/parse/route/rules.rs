@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::filters::filters;
 use super::matches::matches;
-use super::target_ref::backend;
+use super::target_ref::{BackendRole, backend};
 use crate::field::{Field, FieldErrors};
-use crate::route::{BackendRef, PathChange, PathMatch, RouteFilter, RouteMatch, RouteRule};
+use crate::route::{BackendRef, PathChange, PathMatch, RouteFilter, RouteMatch, RouteRule, RuleOverrides};
 
 /// Where rules apply.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,34 +26,87 @@ pub(super) fn rules(at: &Field, scope: RuleScope, errors: &mut FieldErrors) -> B
 }
 
 fn one(at: &Field, scope: RuleScope, errors: &mut FieldErrors) -> RouteRule {
-    at.only(&["matches", "default"], errors);
+    at.only(&["matches", "default", "override", "merge"], errors);
     let matches = matches(&at.child("matches"), errors);
     let default = at.child("default");
-    default.only(&["filters", "backendRefs"], errors);
-    let (list, refs) = (default.child("filters"), default.child("backendRefs"));
-    let read = list.is_set().then(|| filters(&list, errors));
-    let backends = refs.is_set().then(|| backends(&refs, errors));
-    let rule = RouteRule { matches, filters: read, backends };
-    check_conflicts(&rule, &list, &refs, errors);
+    let (filters, backends) = part(&matches, &default, errors);
+    let over = at.child("override");
+    let (over_filters, over_backends) = part(&matches, &over, errors);
+    if over.is_map() && !over.is_nonempty() {
+        errors.invalid(&over, "is empty: set filters or backendRefs, or remove it");
+    }
+    // Which of two values of one rule counts would be a guess.
+    for name in ["filters", "backendRefs"] {
+        if default.child(name).is_set() && over.child(name).is_set() {
+            errors.invalid(
+                &over.child(name),
+                format!("excludes default.{name} of the same rule: write one of them"),
+            );
+        }
+    }
+    let overrides =
+        over.is_set().then(|| Box::new(RuleOverrides { filters: over_filters, backends: over_backends }));
+    let merge = merged(&at.child("merge"), errors);
+    let rule = RouteRule { matches, filters, backends, overrides, merge, ..RouteRule::default() };
+    let has_filters = rule.effective_filters().is_some_and(|filters| !filters.is_empty());
+    let refs = default.child("backendRefs");
+    // Another policy may have the backends of a rule that has only filters.
     if scope == RuleScope::Gateway
         && !has_response(&rule)
-        && rule.backends.as_deref().is_none_or(<[_]>::is_empty)
+        && rule.effective_backends().is_none_or(<[_]>::is_empty)
+        && (refs.is_set() || !has_filters)
     {
         errors.invalid(&refs, "at a gateway, a rule needs a backend, a redirect or a direct response");
     }
     rule
 }
 
-fn backends(at: &Field, errors: &mut FieldErrors) -> Box<[BackendRef]> {
-    at.items(errors).iter().filter_map(|entry| backend(entry, true, errors)).collect()
+type RulePart = (Option<Box<[RouteFilter]>>, Option<Box<[BackendRef]>>);
+
+/// `default` or `override`.
+fn part(matches: &[RouteMatch], at: &Field, errors: &mut FieldErrors) -> RulePart {
+    at.only(&["filters", "backendRefs"], errors);
+    let (list, refs) = (at.child("filters"), at.child("backendRefs"));
+    let filters = list.is_set().then(|| filters(&list, errors));
+    let backends = refs.is_set().then(|| backends(&refs, errors));
+    let rule = RouteRule { matches: matches.into(), filters, backends, ..RouteRule::default() };
+    check_conflicts(&rule, &list, &refs, errors);
+    (rule.filters, rule.backends)
 }
 
-fn is_response(filter: &RouteFilter) -> bool {
-    matches!(filter, RouteFilter::Redirect(_) | RouteFilter::Respond { .. })
+/// `merge`: filters that can be added to any others.
+fn merged(at: &Field, errors: &mut FieldErrors) -> Box<[RouteFilter]> {
+    if !at.is_set() {
+        return Box::default();
+    }
+    at.only(&["filters"], errors);
+    let list = at.child("filters");
+    let filters = filters(&list, errors);
+    let is_additive = |filter: &RouteFilter| {
+        matches!(
+            filter,
+            RouteFilter::RequestHeaders(_) | RouteFilter::ResponseHeaders(_) | RouteFilter::Mirror { .. }
+        )
+    };
+    if list.item_count() == 0 {
+        errors.invalid(&list, "needs at least one filter");
+    }
+    if !filters.iter().all(is_additive) {
+        errors.invalid(
+            &list,
+            "only requestHeaderModifier, responseHeaderModifier and requestMirror can be added to other filters; use default or override",
+        );
+    }
+    filters
+}
+
+fn backends(at: &Field, errors: &mut FieldErrors) -> Box<[BackendRef]> {
+    let role = BackendRole::OfRequests;
+    at.items(errors).iter().filter_map(|entry| backend(entry, role, errors)).collect()
 }
 
 fn has_response(rule: &RouteRule) -> bool {
-    rule.filters.iter().flatten().any(is_response)
+    rule.effective_filters().is_some_and(|filters| filters.iter().any(RouteFilter::is_response))
 }
 
 /// Seed 004, "Routing": a response by the proxy itself excludes backends, and a redirect excludes a rewrite.
@@ -84,14 +137,22 @@ fn check_conflicts(rule: &RouteRule, list: &Field, refs: &Field, errors: &mut Fi
         let filter = if redirects > 0 { "requestRedirect" } else { "directResponse" };
         errors.invalid(refs, format!("{filter} and backendRefs exclude each other: remove one of them"));
     }
-    check_prefix_changes(rule, list, errors);
+    check_prefix_changes(rule, list, refs, errors);
 }
 
 /// Semantics 1.9: replacePrefixMatch requires a Prefix path in every match.
-fn check_prefix_changes(rule: &RouteRule, list: &Field, errors: &mut FieldErrors) {
+fn check_prefix_changes(rule: &RouteRule, list: &Field, refs: &Field, errors: &mut FieldErrors) {
     let is_prefix = |on: &RouteMatch| matches!(on.path, Some(PathMatch::Prefix(_)));
     if rule.matches.iter().all(is_prefix) {
         return;
+    }
+    for backend in refs.items(&mut FieldErrors::default()) {
+        for item in backend.child("filters").as_items() {
+            let field = item.child("urlRewrite").child("path").child("replacePrefixMatch");
+            if field.is_set() {
+                errors.invalid(&field, "requires a path of type Prefix in every match of the rule");
+            }
+        }
     }
     // Invalid filters are not in the rule: indexes are those of the list in the object.
     for item in list.items(&mut FieldErrors::default()) {
@@ -120,7 +181,9 @@ pub(super) fn tcp_rules(at: &Field, errors: &mut FieldErrors) -> Box<[BackendRef
     let default = rule.child("default");
     default.only(&["backendRefs"], errors);
     let refs = default.child("backendRefs");
-    let backends = backends(&refs, errors);
+    let role = BackendRole::OfConnections;
+    let backends: Box<[BackendRef]> =
+        refs.items(errors).iter().filter_map(|entry| backend(entry, role, errors)).collect();
     if backends.is_empty() && (refs.is_list() || !refs.is_set()) {
         errors.invalid(&refs, "a TCP route needs at least one backend");
     }

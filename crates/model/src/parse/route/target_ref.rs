@@ -1,9 +1,10 @@
 //! targetRef (the clients or gateway of a policy) and backendRef (the destination of requests).
 
+use super::filters::filters;
 use crate::field::{Field, FieldErrors, listed};
 use crate::label::Labels;
 use crate::name::{Name, ServiceKey};
-use crate::route::{BackendRef, PolicyTarget};
+use crate::route::{BackendRef, PolicyTarget, RouteFilter};
 
 /// The kinds that a targetRef may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -113,7 +114,7 @@ fn name(at: &Field, errors: &mut FieldErrors) -> Name {
     Name::new(text)
 }
 
-fn tags(at: &Field, needed: bool, errors: &mut FieldErrors) -> Labels {
+pub(super) fn tags(at: &Field, needed: bool, errors: &mut FieldErrors) -> Labels {
     let field = at.child("tags");
     let pairs = field.string_map(errors);
     if needed && pairs.is_empty() && (field.is_map() || !field.is_set()) {
@@ -125,11 +126,23 @@ fn tags(at: &Field, needed: bool, errors: &mut FieldErrors) -> Labels {
     Labels::from_pairs(pairs)
 }
 
-/// An entry of `backendRefs`, or the backend of a mirror, which has no weight.
-pub(super) fn backend(at: &Field, weighted: bool, errors: &mut FieldErrors) -> Option<BackendRef> {
-    let known: &[&str] = match weighted {
-        true => &["kind", "name", "tags", "port", "weight"],
-        false => &["kind", "name", "tags", "port"],
+/// What a backend gets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum BackendRole {
+    /// A share of requests.
+    OfRequests,
+    /// A share of connections.
+    OfConnections,
+    /// Copies: it has no weight and no filters.
+    Mirror,
+}
+
+/// An entry of `backendRefs`, or the backend of a mirror.
+pub(super) fn backend(at: &Field, role: BackendRole, errors: &mut FieldErrors) -> Option<BackendRef> {
+    let known: &[&str] = match role {
+        BackendRole::OfRequests => &["kind", "name", "tags", "port", "weight", "filters"],
+        BackendRole::OfConnections => &["kind", "name", "tags", "port", "weight"],
+        BackendRole::Mirror => &["kind", "name", "tags", "port"],
     };
     at.only(known, errors);
     let field = at.child("kind");
@@ -146,5 +159,31 @@ pub(super) fn backend(at: &Field, weighted: bool, errors: &mut FieldErrors) -> O
         tags: (kind? == "MeshServiceSubset").then(|| tags(at, true, errors)),
         port: at.child("port").port(errors),
         weight: weight.and_then(|weight| u32::try_from(weight).ok()),
+        filters: backend_filters(&at.child("filters"), errors),
+        object: None,
     })
+}
+
+/// Filters of one backend: what concerns the backend alone.
+fn backend_filters(at: &Field, errors: &mut FieldErrors) -> Box<[RouteFilter]> {
+    if !at.is_set() {
+        return Box::default();
+    }
+    let filters = filters(at, errors);
+    let is_allowed = |filter: &RouteFilter| {
+        matches!(
+            filter,
+            RouteFilter::RequestHeaders(_) | RouteFilter::ResponseHeaders(_) | RouteFilter::Rewrite(_)
+        )
+    };
+    if !filters.iter().all(is_allowed) {
+        errors.invalid(
+            at,
+            "a backend has requestHeaderModifier, responseHeaderModifier and urlRewrite; other filters belong to the rule",
+        );
+    }
+    if filters.iter().filter(|filter| matches!(filter, RouteFilter::Rewrite(_))).count() > 1 {
+        errors.invalid(at, "at most one urlRewrite is allowed");
+    }
+    filters
 }

@@ -34,6 +34,93 @@ fn filter(filter: Value) -> Vec<String> {
 }
 
 #[test]
+fn ambiguous_overrides_and_merges_are_refused() {
+    let header = json!([{"requestHeaderModifier": {"remove": ["x"]}}]);
+    let rule = |rest: Value| {
+        let mut rule = rest;
+        rule["matches"] = json!([{"path": {"prefix": "/"}}]);
+        refused(rule)
+    };
+    let to = json!([{"kind": "MeshService", "name": "b"}]);
+    assert_eq!(rule(json!({"default": {"filters": header}, "override": {"backendRefs": to}})), [""; 0]);
+    assert_eq!(
+        rule(json!({"default": {"filters": header}, "override": {"filters": []}})),
+        ["override.filters"]
+    );
+    assert_eq!(rule(json!({"override": {}})), ["override"]);
+    assert_eq!(rule(json!({"merge": {"filters": []}})), ["merge.filters"]);
+    assert_eq!(rule(json!({"merge": {"filters": [{"directResponse": {"status": 200}}]}})), ["merge.filters"]);
+    assert_eq!(rule(json!({"merge": {"backendRefs": to}}))[0], "merge.backendRefs");
+    let mirror =
+        json!([{"kind": "MeshService", "name": "b", "filters": [{"requestMirror": {"backendRef": to[0]}}]}]);
+    assert_eq!(rule(json!({"default": {"backendRefs": mirror}})), ["default.backendRefs[0].filters"]);
+    let mut foreign =
+        to_backend(json!({"matches": [{"path": {"prefix": "/"}}], "override": {"backendRefs": to}}));
+    foreign["to"][0]["targetRef"]["namespace"] = "elsewhere".into();
+    let fields: Vec<String> = read("MeshHTTPRoute", foreign).errors.into_iter().map(|e| e.field).collect();
+    assert_eq!(fields, ["spec.to[0].rules[0].override"], "only the owner");
+}
+
+fn balancing(default: Value) -> Value {
+    json!({"to": [{"targetRef": {"kind": "MeshService", "name": "backend"}, "default": default}]})
+}
+
+#[test]
+fn load_balancing_is_read_and_written_again() {
+    let default = json!({
+        "algorithm": {"type": "RingHash", "hashOn": {"type": "Cookie", "name": "Session"}},
+        "outlierDetection": {"consecutiveFailures": 3, "baseEjectionTime": "30s", "maxEjectionPercent": 20},
+        "panicThreshold": 40,
+        "circuitBreakers": {"maxConnections": 1, "maxPendingRequests": 2, "maxRequests": 3, "maxRetries": 0},
+        "retries": {"codes": [503], "attempts": 2, "backoff": "10ms", "budget": {"percent": 20, "minConcurrent": 5}},
+        "timeouts": {"connect": "1s", "request": "10s", "backendRequest": "3s"},
+        "rateLimit": {"requests": 100, "interval": "1m0s"},
+        "faults": {"delay": {"duration": "200ms", "percentage": 5}, "abort": {"status": 503, "percentage": "0.5"}},
+    });
+    let reading = read("MeshLoadBalancing", balancing(default.clone()));
+    assert_eq!(reading.errors, []);
+    let Some(Object::LoadBalancing(policy)) = reading.object else { panic!("a policy") };
+    assert_eq!(policy.to[0].settings.value(), default);
+}
+
+#[test]
+fn load_balancing_is_refused_with_its_field() {
+    let hash = json!({"type": "Maglev", "hashOn": {"type": "SourceIP"}});
+    for (default, field) in [
+        (json!({}), ""),
+        (json!({"algorithm": {"type": "Random"}}), ".algorithm.type"),
+        (json!({"algorithm": {"type": "Maglev"}}), ".algorithm.hashOn"),
+        (json!({"algorithm": {"type": "RoundRobin", "hashOn": {"type": "SourceIP"}}}), ".algorithm.hashOn"),
+        (json!({"algorithm": {"type": "Maglev", "hashOn": {"type": "Header"}}}), ".algorithm.hashOn.name"),
+        (json!({"algorithm": hash, "slowStart": {"window": "30s"}}), ".slowStart"),
+        (json!({"slowStart": {}}), ".slowStart"),
+        (json!({"slowStart": {"window": "0s"}}), ".slowStart.window"),
+        (json!({"outlierDetection": {"maxEjectionPercent": 0}}), ".outlierDetection.maxEjectionPercent"),
+        (json!({"panicThreshold": 101}), ".panicThreshold"),
+        (json!({"circuitBreakers": {"maxRequests": 0}}), ".circuitBreakers.maxRequests"),
+        (json!({"retries": {"attempts": 0}}), ".retries.attempts"),
+        (json!({"retries": {"codes": [200]}}), ".retries.codes[0]"),
+        (json!({"retries": {"budget": {"minConcurrent": 1}}}), ".retries.budget.percent"),
+        (json!({"timeouts": {"request": "1s", "backendRequest": "2s"}}), ".timeouts.backendRequest"),
+        (json!({"timeouts": {"connect": "soon"}}), ".timeouts.connect"),
+        (json!({"rateLimit": {"requests": 1, "interval": "10ms"}}), ".rateLimit.interval"),
+        (json!({"rateLimit": {"interval": "1s"}}), ".rateLimit.requests"),
+        (json!({"faults": {"abort": {"status": 200}}}), ".faults.abort.status"),
+        (json!({"faults": {"delay": {"percentage": 5}}}), ".faults.delay.duration"),
+        (json!({"lightning": {}}), ".lightning"),
+    ] {
+        let errors = read("MeshLoadBalancing", balancing(default)).errors;
+        let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+        assert!(fields.contains(&&*format!("spec.to[0].default{field}")), "{field}: {errors:?}");
+    }
+    let mut gateway = balancing(json!({"rateLimit": {"requests": 1}}));
+    gateway["targetRef"] = json!({"kind": "MeshGateway", "name": "edge", "tags": {"a": "b"}});
+    let fields: Vec<String> =
+        read("MeshLoadBalancing", gateway).errors.into_iter().map(|error| error.field).collect();
+    assert_eq!(fields, ["spec.targetRef.tags", "spec.to[0].default.rateLimit"]);
+}
+
+#[test]
 fn short_forms_become_long_ones() {
     let short = json!({"matches": {"path": {"prefix": "/v1"}, "headers": [{"name": "X-A", "value": "1"}]},
         "default": {"filters": [{"responseHeader": {"add": [{"name": "env", "value": null}]}}]}});

@@ -221,3 +221,25 @@ fn more_pairs_of_zones_than_the_bound_count_as_unknown_and_every_byte_is_there()
     assert_eq!(history[0].zone_pairs.iter().map(|pair| pair.bytes).sum::<u64>(), sent);
     assert!(history[0].zone_pairs.iter().any(|pair| pair.from_zone.is_empty()));
 }
+
+#[test]
+fn demand_is_the_rate_between_the_last_two_reports_of_each_reporter() {
+    let mut ledger = ledger();
+    ledger.record(&report("node/n1", "s1", 1, 10, 1_000), at(20)).unwrap();
+    assert_eq!(ledger.demand(at(21)), LedgerDemand::default(), "one report has no rate");
+    ledger.record(&report("node/n1", "s1", 2, 40, 4_000), at(50)).unwrap();
+    ledger.record(&report("node/n2", "s1", 1, 10, 1_000), at(50)).unwrap();
+    ledger.record(&report("node/n2", "s1", 2, 20, 1_200), at(60)).unwrap();
+    let demand = ledger.demand(at(61));
+    assert_eq!(demand.reporting, ["node/n1", "node/n2"].map(str::to_owned).into());
+    let zone = ZoneDemandRow {
+        from_zone: "a".to_owned(),
+        rate_by_target: vec![("b".to_owned(), 12.0)],
+        highest_rate: 10.0,
+    };
+    assert_eq!(demand.services, [ServiceDemandRow { owner: service("cart"), zones: vec![zone] }]);
+    // Without a report for 90 seconds a reporter does not count, and a restart begins anew.
+    assert_eq!(ledger.demand(at(141)).reporting, ["node/n2".to_owned()].into());
+    ledger.record(&report("node/n2", "s2", 1, 5, 10), at(142)).unwrap();
+    assert_eq!(ledger.demand(at(143)), LedgerDemand::default());
+}

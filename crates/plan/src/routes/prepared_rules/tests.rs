@@ -1,6 +1,6 @@
 //! Merging prepared lists gives the same rules as merging their sources at once.
 
-use model::route::{BackendRef, PathMatch, RouteFilter, RouteMatch};
+use model::route::{BackendRef, PathMatch, RouteFilter, RouteMatch, RuleOverrides};
 use model::{ObjectRef, Snapshot};
 use proptest::prelude::*;
 
@@ -13,14 +13,30 @@ fn rule() -> impl Strategy<Value = Arc<RouteRule>> {
         |path: &str| RouteMatch { path: Some(PathMatch::Prefix(path.into())), ..RouteMatch::default() };
     let on = prop::collection::vec(prop::sample::select(vec!["/a", "/b", "/c", "/d"]), 1..3);
     let respond = |status: u16| RouteFilter::Respond { status, body: None };
-    let backend = |name: &str| BackendRef { name: name.into(), tags: None, port: None, weight: None };
+    let backend = |name: &str| BackendRef {
+        name: name.into(),
+        tags: None,
+        port: None,
+        weight: None,
+        filters: Box::default(),
+        object: None,
+    };
     let filters = prop::option::of(prop::collection::vec(200..202_u16, 0..2));
     let backends = prop::option::of(prop::collection::vec(prop::sample::select(vec!["x", "y"]), 0..2));
-    (on, filters, backends).prop_map(move |(on, filters, backends)| {
+    let overrides = prop::option::of(prop::sample::select(vec!["x", "z"]));
+    (on, filters, backends, overrides, 0..3usize).prop_map(move |(on, filters, backends, over, merged)| {
+        let overrides = over.map(|name| {
+            let backends = Some([backend(name)].into());
+            Box::new(RuleOverrides { backends, ..RuleOverrides::default() })
+        });
+        let mirror = || RouteFilter::Mirror { backend: backend("copy"), percentage: None };
         Arc::new(RouteRule {
+            overrides,
+            merge: (0..merged).map(|_| mirror()).collect(),
             matches: on.into_iter().map(path).collect(),
             filters: filters.map(|list| list.into_iter().map(respond).collect()),
             backends: backends.map(|list| list.into_iter().map(backend).collect()),
+            ..RouteRule::default()
         })
     })
 }

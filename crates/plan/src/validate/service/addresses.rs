@@ -65,7 +65,7 @@ fn same_first(spec: &Spec, old: Option<&Spec>, errors: &mut FieldErrors) {
     }
     // Older clients change clusterIP and leave the stored list unchanged.
     if old.is_some_and(|old| listed(&old.field) == listed(&spec.field)) {
-        let reason = format!("a cluster IP is immutable once set: keep {}", quoted(first));
+        let reason = format!("a cluster IP may not change once set: keep {}", quoted(first));
         errors.invalid(&list.index(0), reason);
     } else {
         errors.invalid(&list, format!("the first entry must equal clusterIP: set that to {}", quoted(first)));

@@ -65,7 +65,7 @@ fn ip_families(old: &Spec, new: &Spec, errors: &mut FieldErrors) {
 fn check_immutable(before: &[&str], after: &[&str], field: &Field, what: &str, errors: &mut FieldErrors) {
     let changed = before.iter().zip(after).enumerate().find(|(_, (before, after))| before != after);
     if let Some((index, (was, _))) = changed {
-        errors.invalid(&field.index(index), format!("a {what} is immutable once set: keep {was}"));
+        errors.invalid(&field.index(index), format!("a {what} may not change once set: keep {was}"));
     }
 }
 

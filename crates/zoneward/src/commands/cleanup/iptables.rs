@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use dataplane::backend::CleanupScope;
-use dataplane::iptables::cleanup::{ChainRemoval, is_zonewards};
+use dataplane::iptables::cleanup::ChainRemoval;
 
 use super::program::run;
 use super::{CleanupReport, Leftover};
@@ -22,10 +22,7 @@ pub(super) fn remove(scope: CleanupScope, dry_run: bool, report: &mut CleanupRep
                 continue;
             }
         };
-        if scope != CleanupScope::AllProxies && !is_zonewards(&saved) {
-            continue;
-        }
-        let ChainRemoval { input, chains } = ChainRemoval::of(&saved);
+        let ChainRemoval { input, chains } = ChainRemoval::of(&saved, scope);
         let leftovers = chains
             .into_iter()
             .map(|chain| Leftover { what: "iptables chain", name: format!("{variant} {chain}") })

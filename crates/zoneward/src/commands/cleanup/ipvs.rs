@@ -4,11 +4,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use dataplane::ipvs::{DUMMY_ALIAS, DUMMY_INTERFACE as INTERFACE};
 
 use super::program::run;
 use super::{CleanupReport, Leftover};
-
-const INTERFACE: &str = "kube-ipvs0";
 
 /// The addresses of kube-proxy's interface.
 pub(in crate::commands) fn interface_addresses() -> BTreeSet<String> {
@@ -19,6 +18,9 @@ pub(in crate::commands) fn interface_addresses() -> BTreeSet<String> {
 /// Virtual servers on other addresses are kept: they may belong to other programs.
 pub(super) fn remove(dry_run: bool, report: &mut CleanupReport) {
     remove_sets(dry_run, report);
+    if is_zonewards() {
+        return;
+    }
     let Ok(Some(listing)) = run("ip", &["-o", "address", "show", "dev", INTERFACE], "") else { return };
     let addresses = addresses(&listing);
     let saved = run("ipvsadm", &["--save", "--numeric"], "").ok().flatten();
@@ -34,6 +36,12 @@ pub(super) fn remove(dry_run: bool, report: &mut CleanupReport) {
     }
     let leftover = Leftover { what: "interface", name: INTERFACE.to_owned() };
     report.add(vec![leftover], act(dry_run, "ip", &["link", "delete", INTERFACE]));
+}
+
+/// Whether the interface is that of Zoneward's mode ipvs, which is removed with its virtual servers.
+pub(super) fn is_zonewards() -> bool {
+    let alias = std::fs::read_to_string(format!("/sys/class/net/{INTERFACE}/ifalias"));
+    alias.is_ok_and(|alias| alias.trim_end() == DUMMY_ALIAS)
 }
 
 /// Reports virtual servers that cannot be removed without ipvsadm.

@@ -120,8 +120,7 @@ fn bootstrap(args: &BootstrapArgs) -> Result<Bootstrap> {
     let node = args.node.clone().or_else(|| std::env::var("NODE_NAME").ok()).unwrap_or_default();
     let identity =
         EnvoyIdentity { namespace: args.namespace.clone(), role: role(args)?, node, zone: args.zone.clone() };
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let id = args.id.clone().unwrap_or_else(|| format!("{}@{}", identity.title(), host.trim()));
+    let id = args.id.clone().unwrap_or_else(|| format!("{}@{}", identity.title(), cluster::hostname()));
     let wrong = || format!("--server {}: expected HOST:PORT, such as 127.0.0.1:15010", args.server);
     let (host, port) = args.server.rsplit_once(':').with_context(wrong)?;
     let host = host.trim_start_matches('[').trim_end_matches(']');

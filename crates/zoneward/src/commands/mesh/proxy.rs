@@ -45,7 +45,7 @@ const REDIRECT_PORT: &str = "15001";
 pub struct ProxyArgs {
     #[command(flatten)]
     pub input: cli::InputArgs,
-    /// MeshGateway to serve, or one listener of it
+    /// MeshGateway to serve, else Gateway of the Gateway API, or one listener of it
     #[arg(long, value_name = "NAME[:LISTENER]")]
     pub gateway: Option<String>,
     /// Run as the sidecar of a client: Service and labels of its pod
@@ -337,8 +337,7 @@ fn plan(args: &ProxyArgs, namespace: &Name) -> Result<EmbeddedProxyConfig> {
 fn node(args: &ProxyArgs) -> Name {
     let given = args.node.clone().or_else(|| std::env::var("NODE_NAME").ok());
     let given = given.filter(|name| !name.is_empty());
-    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    Name::new(&given.unwrap_or_else(|| host().trim().to_lowercase()))
+    Name::new(&given.unwrap_or_else(cluster::hostname))
 }
 
 fn options(args: &ProxyArgs) -> Result<ProxyOptions> {
@@ -403,12 +402,12 @@ fn reporter(
     namespace: &str,
     traffic: ProxyTraffic,
 ) -> TrafficReporter {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = cluster::hostname();
     let pod = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
     // Several proxies of one machine have one hostname.
     let pod = match &args.input.connection.api_socket {
-        Some(_) => format!("{}-{}", host.trim(), std::process::id()),
-        None => pod.unwrap_or_else(|| host.trim().to_owned()),
+        Some(_) => format!("{host}-{}", std::process::id()),
+        None => pod.unwrap_or(host),
     };
     TrafficReporter {
         client,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use dataplane::iptables::ruleset::{IpSets, IptablesRuleset, IpvsServers};
+use dataplane::ipvs::{IpvsSocket, foreign_servers};
 use dataplane::migration::{InstalledIptables, InstalledRules};
 use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::apply::read;
@@ -32,20 +33,26 @@ pub(super) fn live(wanted: Option<KubeProxyMode>) -> Result<Found> {
     }
     if wanted != Some(KubeProxyMode::Nftables) {
         let mut texts = vec![flavour("iptables")?, flavour("ip6tables")?];
-        for (program, words) in [("ipset", &["save"][..]), ("ipvsadm", &["-Sn"][..])] {
-            match run(program, words, "") {
-                Ok(Some(text)) => texts.push((program.to_owned(), text)),
-                // Without its kernel module it fails; mode ipvs needs both.
-                Ok(None) | Err(_) if wanted != Some(KubeProxyMode::Ipvs) => {}
-                Ok(None) => bail!("{program} is not installed, and mode ipvs cannot be read without it"),
-                Err(error) => return Err(error),
-            }
+        match run("ipset", &["save"], "") {
+            Ok(Some(text)) => texts.push(("ipset".to_owned(), text)),
+            // Without its kernel module it fails; mode ipvs needs it.
+            Ok(None) | Err(_) if wanted != Some(KubeProxyMode::Ipvs) => {}
+            Ok(None) => bail!("ipset is not installed, and mode ipvs cannot be read without it"),
+            Err(error) => return Err(error),
         }
         let named: Vec<(&str, &str)> =
             texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-        return parsed(&named, wanted);
+        return parsed(&named, virtual_servers()?, wanted);
     }
     bail!("no rules of kube-proxy in mode {} here; run this on a node where it runs", mode_text(wanted))
+}
+
+/// The virtual servers of this machine. A kernel without the file has no IPVS, and asking it would load the module.
+fn virtual_servers() -> Result<IpvsServers> {
+    if !Path::new("/proc/net/ip_vs").exists() {
+        return Ok(IpvsServers::default());
+    }
+    foreign_servers(&mut IpvsSocket::open()?).context("reading the virtual servers of IPVS")
 }
 
 fn mode_text(wanted: Option<KubeProxyMode>) -> &'static str {
@@ -102,7 +109,7 @@ pub(super) fn files(paths: &[PathBuf], wanted: Option<KubeProxyMode>) -> Result<
     };
     let texts: Vec<(String, String)> = paths.iter().map(read).collect::<Result<_>>()?;
     let named: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-    parsed(&named, wanted)
+    parsed(&named, IpvsServers::default(), wanted)
 }
 
 /// What a text is, by its first line that is no comment.
@@ -114,14 +121,12 @@ enum SavedBy {
     Empty,
 }
 
-fn parsed(texts: &[(&str, &str)], wanted: Option<KubeProxyMode>) -> Result<Found> {
-    let mut rules = InstalledIptables {
-        v4: IptablesRuleset::new(Family::V4),
-        v6: IptablesRuleset::new(Family::V6),
-        sets: IpSets::default(),
-        virtual_servers: IpvsServers::default(),
-        has_counters: false,
-    };
+fn parsed(
+    texts: &[(&str, &str)],
+    virtual_servers: IpvsServers,
+    wanted: Option<KubeProxyMode>,
+) -> Result<Found> {
+    let mut rules = InstalledIptables { virtual_servers, ..InstalledIptables::default() };
     for (name, text) in texts {
         let kind = saved_by(name, text)?;
         match kind {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use model::backend::{BackendTable, ConsumerLocation};
 use model::{Name, Notice, Snapshot};
 use plan::FeatureGates;
@@ -43,6 +43,11 @@ pub fn run(args: &PlanRoutes) -> Result<bool> {
 
 fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(Rendered, Vec<Notice>)> {
     let routes = PlannedRoutes::plan(&args.routes, snapshot, namespace)?;
+    if routes.has_standard_routes() {
+        bail!(
+            "--as envoy renders Mesh* policies only: routes of the Gateway API have no Envoy resources yet"
+        );
+    }
     let node = Name::new(args.node.as_deref().unwrap_or_default());
     let zone = args.zone.as_deref().map(Name::new);
     let zone = zone.or_else(|| snapshot.node(&node).and_then(|node| node.zone.clone()));
@@ -61,6 +66,7 @@ fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(
         routes: Arc::new(routes.table),
         tiers: std::iter::once(first).chain(further).map(Arc::new).collect(),
         certificates: Arc::default(),
+        authorities: Arc::default(),
         allowlist: Arc::default(),
         edge: Arc::new(args.edge.settings()?),
     };
@@ -84,11 +90,13 @@ fn listeners(routes: &PlannedRoutes) -> EnvoyListeners {
                 outbounds: own.into_iter().collect(),
             }
         }
-        PlannedScope::Gateway(gateway, _) => EnvoyListeners::Gateway {
-            gateway: gateway.clone(),
-            bind: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            port_overrides: BTreeMap::new(),
-        },
+        PlannedScope::Gateway(gateway, _) | PlannedScope::StandardGateway(gateway, _) => {
+            EnvoyListeners::Gateway {
+                gateway: gateway.clone(),
+                bind: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                port_overrides: BTreeMap::new(),
+            }
+        }
     }
 }
 

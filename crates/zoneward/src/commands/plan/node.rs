@@ -34,7 +34,7 @@ pub fn run(args: &PlanNode) -> Result<bool> {
     let (old, new) = if args.live {
         let live = live_rules()?;
         if let Some(new) = &before.ipvs {
-            ipvs = Some(IpvsListing::read(&mut IpvsSocket::open()?, &live)?.changes(new));
+            ipvs = Some(IpvsListing::read(&mut IpvsSocket::open()?)?.changes(new));
         }
         // The sets of a running node keep their sizes while everything fits.
         let sizes = SetSizes::of_ruleset(&live);
@@ -114,7 +114,7 @@ struct Planned {
 
 impl Planned {
     fn new(choice: &NodeChoice, node: &NodeWorld) -> Result<Self> {
-        if node.table.node.ipvs_sources.is_none() {
+        if node.table.node.mode != ForwardingMode::Ipvs {
             return Ok(Self { rules: node.table.clone(), ipvs: None });
         }
         let scheduler = choice.ipvs_scheduler().parse().context("ipvs.scheduler")?;

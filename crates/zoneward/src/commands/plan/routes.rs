@@ -1,9 +1,10 @@
-//! `zoneward plan routes`: the merged rules, and the policy that each part comes from.
+//! `zoneward plan routes`: the merged rules and load balancing, and the policy that each part comes from.
 
 use anyhow::{Result, bail};
+use model::gateway_api::RouteKind;
 use model::route::{
-    BackendTarget, GatewayPort, Hostname, HttpRoutes, HttpRule, PathMatch, Responder, Routing, RuleAction,
-    WeightedBackends, rule_value,
+    BackendTarget, EffectiveLoadBalancing, GatewayPort, Hostname, HttpRoutes, HttpRule, PathMatch, Responder,
+    RouteTable, Routing, RuleAction, WeightedBackends, rule_value,
 };
 use model::{Notice, ObjectRef};
 use serde_json::{Value, json};
@@ -28,11 +29,47 @@ pub fn run(args: &PlanRoutes) -> Result<bool> {
     match args.output.format {
         Format::Table => {
             let text: Vec<String> = parts.iter().map(text).collect();
-            print_text(&(text.join("\n") + &notices_text(&loaded.notices)))?;
+            let balancing = load_balancing_text(&routes.table);
+            print_text(&(text.join("\n") + &balancing + &notices_text(&loaded.notices)))?;
         }
-        format => print_value(&value(&parts, &loaded.notices), format)?,
+        format => {
+            let mut answer = value(&parts, &loaded.notices);
+            if !routes.table.all_load_balancing().is_empty() {
+                answer["loadBalancing"] = load_balancing_value(&routes.table);
+            }
+            print_value(&answer, format)?;
+        }
     }
     Ok(!loaded.unreadable)
+}
+
+/// The settings for each Service, with the policy that every field comes from.
+fn load_balancing_value(table: &RouteTable) -> Value {
+    let one = |(service, effective): (&model::ServiceKey, &std::sync::Arc<EffectiveLoadBalancing>)| {
+        let mut value = json!({"service": service.to_string(), "settings": effective.settings.value()});
+        for origin in &effective.origins {
+            let place = format!("{}.{}", origin.place, origin.field);
+            value["from"][origin.field] = json!({"policy": origin.policy.to_string(), "field": place});
+        }
+        value
+    };
+    table.all_load_balancing().iter().map(one).collect()
+}
+
+fn load_balancing_text(routes: &RouteTable) -> String {
+    if routes.all_load_balancing().is_empty() {
+        return String::new();
+    }
+    let mut rows = table(&["SERVICE", "FIELD", "VALUE", "FROM"]);
+    for (service, effective) in routes.all_load_balancing() {
+        let settings = effective.settings.value();
+        for origin in &effective.origins {
+            let from = format!("{} {}", origin.policy, origin.place);
+            let value = settings[origin.field].to_string();
+            rows.add_row([service.to_string(), origin.field.to_owned(), value, from]);
+        }
+    }
+    format!("\nload balancing\n{}", render(&rows))
 }
 
 /// The routes of one destination or one host.
@@ -50,14 +87,16 @@ fn parts<'r>(routes: &'r PlannedRoutes, host: Option<&str>) -> Vec<RouteSection<
             let title = format!("to {service}:{port} ({spoken})");
             vec![RouteSection { title, host: None, routing: outbound.map(|outbound| &outbound.routing) }]
         }
-        PlannedScope::Gateway(..) if host.is_some() => {
+        PlannedScope::Gateway(..) | PlannedScope::StandardGateway(..) if host.is_some() => {
             let host = host.unwrap_or_default();
             let title = format!("for {host}");
             vec![RouteSection { title, host: Some(host.to_owned()), routing: routes.routing(host).0 }]
         }
-        PlannedScope::Gateway(_, listener) => {
+        PlannedScope::Gateway(_, listener) | PlannedScope::StandardGateway(_, listener) => {
             let mut parts = Vec::new();
-            for port in routes.table.ports() {
+            for port in
+                routes.table.ports().filter(|port| routes.port.is_none_or(|number| number == port.number))
+            {
                 let wanted =
                     port.listeners.iter().filter(|l| listener.as_ref().is_none_or(|name| l.name == *name));
                 for listener in wanted {
@@ -67,6 +106,12 @@ fn parts<'r>(routes: &'r PlannedRoutes, host: Option<&str>) -> Vec<RouteSection<
                     );
                 }
             }
+            let udp =
+                routes.udp.iter().filter(|(number, _)| routes.port.is_none_or(|wanted| wanted == *number));
+            parts.extend(udp.map(|(number, routing)| {
+                let title = format!("UDP port {number}");
+                RouteSection { title, host: None, routing: Some(routing) }
+            }));
             parts
         }
     }
@@ -129,9 +174,32 @@ fn one_value(rule: &HttpRule) -> Value {
             from[field] = name(policy).into();
         }
     }
+    for (field, policy) in [("filters", &origin.filters_override), ("backendRefs", &origin.backends_override)]
+    {
+        if policy.is_some() {
+            from["override"][field] = name(policy).into();
+        }
+    }
+    if !origin.merged.is_empty() {
+        let mut policies: Vec<String> = origin.merged.iter().map(ObjectRef::to_string).collect();
+        policies.dedup();
+        from["merge"] = policies.into();
+    }
     from["field"] = origin.field.as_str().into();
     value["from"] = from;
+    if origin.policy.as_ref().is_some_and(|policy| RouteKind::parse(&policy.kind).is_some()) {
+        use_standard_words(&mut value["matches"]);
+    }
     value
+}
+
+/// The Gateway API calls a prefix PathPrefix.
+fn use_standard_words(matches: &mut Value) {
+    for on in matches.as_array_mut().into_iter().flatten() {
+        if on["path"]["type"] == "Prefix" {
+            on["path"]["type"] = "PathPrefix".into();
+        }
+    }
 }
 
 fn place(rule: &HttpRule, alternative: usize) -> Value {

@@ -12,6 +12,7 @@ use cluster::input::Documents;
 use output::{count, print_text, print_value, render, table};
 
 pub fn run(args: &PlanValidate) -> Result<bool> {
+    args.gateway_api_channel.apply();
     let documents = Documents::read(&args.input)?;
     let mut report = ValidationReport::default();
     documents.objects.iter().for_each(|object| report.add(object));

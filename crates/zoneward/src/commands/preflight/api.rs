@@ -52,6 +52,9 @@ pub(super) async fn check(connection: &Connection, components: &[Component]) -> 
         checks.extend(rights(&client, *component, &user).await);
     }
     checks.extend(definitions(&client).await);
+    if components.iter().any(|component| matches!(component, Component::Controller | Component::Mesh)) {
+        checks.extend(gateway_api(&client).await);
+    }
     checks.extend(zones(&client).await);
     if components.contains(&Component::Controller) {
         checks.extend(other_controller(&client).await);
@@ -212,6 +215,18 @@ async fn definitions(client: &Client) -> Option<Check> {
             )
             .fix("kubectl apply -f deploy/crds"),
         ),
+        Err(_) => None,
+    }
+}
+
+/// The definitions of the Gateway API. A cluster without them lacks nothing.
+async fn gateway_api(client: &Client) -> Option<Check> {
+    let name = "gateway.networking.k8s.io/v1";
+    match get(client, "/apis/gateway.networking.k8s.io/v1").await {
+        Ok(_) => Some(Check::ok(AREA, name, "served")),
+        Err(Unanswered::Status(404, _)) => {
+            Some(Check::ok(AREA, name, "not installed: needed for Gateways and HTTPRoutes only"))
+        }
         Err(_) => None,
     }
 }

@@ -32,12 +32,13 @@ pub(super) struct AccessRight {
 impl AccessRight {
     /// Whether the component works without it, with less.
     pub(super) fn is_optional(&self) -> bool {
-        // Metrics off loopback; an owner reference that some clusters restrict; routes without their definitions; Events
-        // in the dashboard.
+        // Metrics off loopback; an owner reference that some clusters restrict; routes and the Gateway API without their
+        // definitions, and its version; Events in the dashboard.
         ["tokenreviews", "subjectaccessreviews"].contains(&self.resource.as_str())
             || self.subresource == "finalizers"
             || self.resource == "servicecidrs"
-            || self.group == "zoneward.dev"
+            || ["zoneward.dev", "gateway.networking.k8s.io"].contains(&self.group.as_str())
+            || self.resource == "customresourcedefinitions"
             || (self.resource == "events" && self.verb == "list")
     }
 
@@ -135,5 +136,13 @@ mod tests {
         let named = leases.rights.iter().find(|right| right.verb == "update").unwrap();
         assert_eq!(named.object(), "leases.coordination.k8s.io zoneward-controller");
         assert!(roles.iter().all(|role| role.name != "zoneward-metrics-reader"));
+        for component in [Component::Controller, Component::Mesh] {
+            let roles = of(component).unwrap().1.unwrap();
+            let rights = roles.iter().flat_map(|role| &role.rights);
+            let of_gateways: Vec<&AccessRight> =
+                rights.filter(|right| right.object() == "gateways.gateway.networking.k8s.io").collect();
+            assert_eq!(of_gateways.len(), 2, "list and watch: {component:?}");
+            assert!(of_gateways.iter().all(|right| right.is_optional()), "{component:?}");
+        }
     }
 }

@@ -6,8 +6,8 @@ use output::count;
 use output::units::{amount, listed, maybe, percent, plain, seconds, size};
 use plan::status::convergence::DurationQuantiles;
 use plan::status::{
-    CanaryShare, NodeState, NodeStatus, ServiceDetail, ServiceStatus, StatusReport, StatusSummary,
-    ZonePairStatus,
+    CanaryShare, NodeState, NodeStatus, ServiceDetail, ServiceStatus, SpillDemandStatus, SpillZoneStatus,
+    StatusReport, StatusSummary, ZonePairStatus,
 };
 
 /// Rows without `-o wide`.
@@ -368,6 +368,9 @@ fn one(detail: &ServiceDetail) -> String {
             }
         }
     }
+    if let Some(demand) = &detail.spill_demand {
+        text += &spill_demand(demand);
+    }
     if !detail.conditions.is_empty() {
         text += "\nConditions:\n";
         for condition in &detail.conditions {
@@ -393,6 +396,30 @@ fn one(detail: &ServiceDetail) -> String {
         }
     }
     text
+}
+
+/// What Spill rests on, and what it would do on measured demand.
+fn spill_demand(demand: &SpillDemandStatus) -> String {
+    let row = |zone: &SpillZoneStatus| {
+        let rate = zone.connections_per_second.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"));
+        let share =
+            if zone.is_spread { format!("{} (spread)", percent(zone.share)) } else { percent(zone.share) };
+        vec![zone.zone.clone(), rate, share, percent(zone.cpu_share)]
+    };
+    let rows: Vec<Vec<String>> = demand.zones.iter().map(row).collect();
+    let table = columns(&["ZONE", "CONNECTIONS/S", "MEASURED", "BY CPU"], &rows, 1..4, false);
+    let figures =
+        |in_zone, load| format!("{} in zone, highest load {load:.2} of the fair share", percent(in_zone));
+    let now = figures(demand.in_zone, demand.highest_load);
+    let then = figures(demand.measured_in_zone, demand.measured_highest_load);
+    let keep = demand.keep.as_deref().unwrap_or("none");
+    let proved = demand.proved.as_deref().unwrap_or("none yet");
+    let mut text = format!("\nDemand of Spill ({}):\n{table}", demand.mode);
+    text += &paragraph("  now:      ", &now);
+    text + &paragraph(
+        "  measured: ",
+        &format!("{then}; zoneward.dev/keep {keep}, zoneward.dev/proved {proved}"),
+    )
 }
 
 /// Live rates, for `zoneward top`.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clock::Clock;
-use cluster::{Connection, failure};
+use cluster::{Connection, ObjectKind, failure};
 use http::Request;
 use kube::Client;
 use serde_json::Value;
@@ -21,8 +21,8 @@ const MOST_OBJECTS: usize = 50_000;
 const MOST_PODS: usize = 40;
 const LOG_LINES: u32 = 5_000;
 
-/// File and path of each list. Secrets come first: what they hold is removed from everything else.
-const LISTS: [(&str, &str); 17] = [
+/// File and path of each list besides the Gateway API's. Secrets come first: what they hold is removed from everything else.
+const LISTS: [(&str, &str); 20] = [
     ("secrets", "/api/v1/secrets"),
     ("namespaces", "/api/v1/namespaces"),
     ("nodes", "/api/v1/nodes"),
@@ -33,7 +33,10 @@ const LISTS: [(&str, &str); 17] = [
     ("ipaddresses", "/apis/networking.k8s.io/v1/ipaddresses"),
     ("meshhttproutes", "/apis/zoneward.dev/v1alpha1/meshhttproutes"),
     ("meshgatewayhttproutes", "/apis/zoneward.dev/v1alpha1/meshgatewayhttproutes"),
+    ("meshloadbalancings", "/apis/zoneward.dev/v1alpha1/meshloadbalancings"),
+    ("meshroutefilters", "/apis/zoneward.dev/v1alpha1/meshroutefilters"),
     ("meshtcproutes", "/apis/zoneward.dev/v1alpha1/meshtcproutes"),
+    ("zonedrains", "/apis/zoneward.dev/v1alpha1/zonedrains"),
     ("meshgateways", "/apis/zoneward.dev/v1alpha1/meshgateways"),
     ("node-leases", "/apis/coordination.k8s.io/v1/namespaces/zoneward-node-lease/leases"),
     ("leases", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"),
@@ -58,8 +61,9 @@ pub(super) async fn collect(
         Err(error) => return collected.miss("objects", error),
     }
     let mut pods = Vec::new();
-    for (name, path) in LISTS {
-        match list(&client, path, name, redactor).await {
+    let lists = LISTS.map(|(name, path)| (name.to_owned(), path.to_owned()));
+    for (name, path) in lists.into_iter().chain(gateway_api_lists()) {
+        match list(&client, &path, &name, redactor).await {
             Ok(objects) => {
                 if name == "pods" {
                     pods = objects.iter().filter(|pod| is_zonewards(pod)).cloned().collect();
@@ -77,6 +81,15 @@ pub(super) async fn collect(
     if pods.len() > MOST_PODS {
         collected.miss("logs of pods", format!("only the first {MOST_PODS} of {}", pods.len()));
     }
+}
+
+/// File and path of each list of the Gateway API, in the versions that Zoneward reads.
+fn gateway_api_lists() -> impl Iterator<Item = (String, String)> {
+    ObjectKind::GATEWAY_API.into_iter().map(|kind| {
+        let resource = kind.resource();
+        let path = format!("/apis/{}/{}", resource.api_version, resource.plural);
+        (resource.plural, path)
+    })
 }
 
 fn document(object: &Value) -> Option<String> {
@@ -135,8 +148,9 @@ async fn list(
 /// Events about Services, Nodes, slices and our own kinds.
 fn is_relevant(event: &Value) -> bool {
     let kind = event["involvedObject"]["kind"].as_str().unwrap_or_default();
-    ["Service", "Node", "EndpointSlice", "IPAddress", "ServiceCIDR"].contains(&kind)
+    ["Service", "Node", "EndpointSlice", "IPAddress", "ServiceCIDR", "ZoneDrain"].contains(&kind)
         || kind.starts_with("Mesh")
+        || ObjectKind::GATEWAY_API.iter().any(|of_gateway_api| of_gateway_api.as_str() == kind)
 }
 
 /// The configuration of the node proxy.
@@ -164,6 +178,27 @@ async fn logs(client: &Client, pod: &Value, collected: &mut Collected) {
         match get_text(client, &path).await {
             Ok(text) => collected.add(DumpPart::log(file, path, text)),
             Err(error) => collected.miss(file, error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_of_the_gateway_api_has_a_file_and_its_events() {
+        let lists: Vec<(String, String)> = gateway_api_lists().collect();
+        assert_eq!(lists.len(), ObjectKind::GATEWAY_API.len());
+        let httproutes =
+            ("httproutes".to_owned(), "/apis/gateway.networking.k8s.io/v1/httproutes".to_owned());
+        assert!(lists.contains(&httproutes), "{lists:?}");
+        assert!(lists.iter().all(|(name, _)| LISTS.iter().all(|(other, _)| other != name)), "{lists:?}");
+        for (kind, expected) in [("Gateway", true), ("HTTPRoute", true), ("ZoneDrain", true), ("Job", false)]
+        {
+            assert_eq!(is_relevant(&json!({"involvedObject": {"kind": kind}})), expected, "{kind}");
         }
     }
 }

@@ -8,8 +8,9 @@ const REMOVED: &str = "(removed)";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Domains whose annotations hold settings and no secrets.
 const SAFE_DOMAINS: [&str; 3] = ["zoneward.dev", "kubernetes.io", "k8s.io"];
-/// Words in the name of an environment variable whose value is a secret.
-const SECRET_WORDS: [&str; 7] = ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "CREDENTIAL", "AUTH"];
+/// Words in the name of an environment variable or header whose value is a secret.
+const SECRET_WORDS: [&str; 8] =
+    ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "CREDENTIAL", "AUTH", "COOKIE"];
 
 /// An object as it goes into the archive. Values that are dropped here are learnt, so that logs lose them, too.
 pub(super) fn clean(mut object: Value, redactor: &mut Redactor) -> Value {
@@ -19,6 +20,10 @@ pub(super) fn clean(mut object: Value, redactor: &mut Redactor) -> Value {
         Some("Secret") => secret(&object, redactor),
         Some("Pod") => pod(&object, redactor),
         Some("DaemonSet" | "Deployment") => workload(object, redactor),
+        Some(kind) if kind.ends_with("Route") => {
+            headers(&mut object["spec"], redactor);
+            object
+        }
         _ => object,
     }
 }
@@ -81,10 +86,30 @@ fn containers(object: &Value) -> Vec<&Value> {
     lists.filter_map(Value::as_array).flatten().collect()
 }
 
+fn is_secret(name: &str) -> bool {
+    let name = name.to_uppercase();
+    SECRET_WORDS.iter().any(|word| name.contains(word))
+}
+
+/// Headers that a route adds or matches: entries with name and value, wherever they are.
+fn headers(value: &mut Value, redactor: &mut Redactor) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| headers(item, redactor)),
+        Value::Object(fields) => {
+            let has_secret = fields.get("name").and_then(Value::as_str).is_some_and(is_secret);
+            if let Some(Value::String(text)) = fields.get_mut("value").filter(|_| has_secret) {
+                redactor.learn(text);
+                *text = REMOVED.to_owned();
+            }
+            fields.values_mut().for_each(|field| headers(field, redactor));
+        }
+        _ => {}
+    }
+}
+
 fn learn_environment(container: &Value, redactor: &mut Redactor) {
     for variable in container["env"].as_array().into_iter().flatten() {
-        let name = variable["name"].as_str().unwrap_or_default().to_uppercase();
-        if SECRET_WORDS.iter().any(|word| name.contains(word)) {
+        if is_secret(variable["name"].as_str().unwrap_or_default()) {
             redactor.learn(variable["value"].as_str().unwrap_or_default());
         }
     }
@@ -160,6 +185,22 @@ mod tests {
                 "status": {"phase": "Running"}})
         );
         assert_eq!(redactor.text("said hunter22 again"), "said (removed) again");
+    }
+
+    #[test]
+    fn a_route_loses_the_values_of_headers_with_secrets() {
+        let header = |name: &str, value: &str| json!({"name": name, "value": value});
+        let filter = |value: &str| {
+            json!({"type": "RequestHeaderModifier", "requestHeaderModifier": {
+                "set": [header("Authorization", value), header("x-zone", "za")]}})
+        };
+        let route = |value: &str| {
+            json!({"kind": "HTTPRoute", "metadata": {"name": "r"},
+                "spec": {"rules": [{"filters": [filter(value)], "backendRefs": [{"name": "web", "port": 80}]}]}})
+        };
+        let mut redactor = Redactor::default();
+        assert_eq!(clean(route("Basic aHVudGVyMjI6"), &mut redactor), route(REMOVED));
+        assert_eq!(redactor.text("sent Basic aHVudGVyMjI6"), "sent (removed)");
     }
 
     #[test]

@@ -78,9 +78,7 @@ pub(crate) fn offline(node: &NodeWorld, scheduler: IpvsScheduler) -> Result<Box<
             let fake = FakeIptables::new(IptablesFlavour::Nft);
             Box::new(IptablesBackend::new(Box::new(fake), KernelFeatures::default()))
         }
-        ForwardingMode::Nftables if is_ipvs(node) => {
-            Box::new(ipvs(nft(), FakeIpvs::new(&node.table.node.addresses), scheduler))
-        }
+        ForwardingMode::Ipvs => Box::new(ipvs(nft(), FakeIpvs::new(&node.table.node.addresses), scheduler)),
         ForwardingMode::Nftables => Box::new(nft()),
     };
     backend
@@ -97,14 +95,10 @@ fn live(node: &NodeWorld) -> Result<Box<dyn NodeBackend>> {
     }
     let nft = NftablesBackend::open()
         .context("opening a netlink socket; reading the rules of the kernel requires NET_ADMIN")?;
-    Ok(match is_ipvs(node) {
-        true => Box::new(ipvs(nft, IpvsSocket::open()?, IpvsScheduler::default())),
-        false => Box::new(nft),
+    Ok(match node.table.node.mode {
+        ForwardingMode::Ipvs => Box::new(ipvs(nft, IpvsSocket::open()?, IpvsScheduler::default())),
+        _ => Box::new(nft),
     })
-}
-
-fn is_ipvs(node: &NodeWorld) -> bool {
-    node.table.node.ipvs_sources.is_some()
 }
 
 /// Time does not matter: no connection is open in a trace.
@@ -142,7 +136,8 @@ fn explain<'a>(
     loaded: &LoadedObjects,
 ) -> Trace<'a> {
     let decision = node.table.decide(packet);
-    let smallest = if is_ipvs(node) { ONE_WEIGHT } else { ONE_SLOT };
+    let is_ipvs = node.table.node.mode == ForwardingMode::Ipvs;
+    let smallest = if is_ipvs { ONE_WEIGHT } else { ONE_SLOT };
     let differs = difference(&decision, &traced, smallest);
     let mut why = reasons(&decision, node, loaded);
     let localhost = explain_localhost_node_port(packet, &node.table, &node.config);

@@ -11,8 +11,7 @@ use cluster::ObjectKind;
 
 /// The name that the node proxy uses.
 fn name() -> Result<String> {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").context("reading the hostname")?;
-    let host = host.trim().to_lowercase();
+    let host = cluster::hostname();
     anyhow::ensure!(!host.is_empty(), "this machine has no hostname: set one, or use --no-node");
     Ok(host)
 }

@@ -1,5 +1,5 @@
-//! The L7 proxies of this machine: one process per MeshGateway and per sidecar. Each is restarted when it fails, and
-//! stopped when its gateway is deleted.
+//! The L7 proxies of this machine: one process per MeshGateway, per Gateway of the Gateway API and per sidecar. Each is
+//! restarted when it fails, and stopped when its gateway is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -9,29 +9,40 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clock::Clock;
 use kube::Client;
-use model::Name;
+use model::gateway_api::{CONTROLLER, CertificateKind};
 use model::random::Random;
+use model::{Name, ObjectKey};
+use plan::gateway_api::{
+    AssignedAddresses, AttachedRoutes, MachineAddresses, StatusPlanner, machine_addresses,
+};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use super::proxy_api::{self, ProxyApi, ProxySocket};
+use super::proxy_api::{CertificateNames, GatewayName, ProxyApi, ProxySocket};
 use crate::cli;
 use cluster::log::LogFormat;
 use cluster::supervisor::{self, ChildPrivileges, ChildProgram, RestartBackoff};
-use cluster::{Informer, InformerEvent, ObjectKind, WatchSpec};
+use cluster::{Informer, InformerEvent, ObjectKind, WatchCache, WatchSpec};
 use mesh::ProxyRole;
 use mesh::embedded_proxy::outbound;
 
 /// Maximum number of gateways; each is a process.
 const MAX_GATEWAYS: usize = 64;
+/// Events applied before proxies are started or stopped.
+const EVENTS_PER_SYNC: usize = 1_024;
+/// Beside the kinds of the Gateway API.
+const WATCHED: [ObjectKind; 2] = [ObjectKind::Gateway, ObjectKind::Namespace];
 
 /// Settings of all proxies.
 #[derive(Clone, Debug)]
 pub struct ProxySupervisor {
     program: PathBuf,
     common: Vec<OsString>,
+    /// Where MeshGateways listen; empty: on all addresses.
     bind: Vec<IpAddr>,
+    /// The addresses of Gateways.
+    machine: MachineAddresses,
     sidecars: Vec<Sidecar>,
     /// Listen address of health and metrics of the first proxy; the others use the ports after it.
     metrics: SocketAddr,
@@ -64,6 +75,7 @@ impl ProxySupervisor {
             program,
             common,
             bind: args.mesh_bind.clone(),
+            machine: args.machine_addresses(),
             sidecars: sidecars?,
             metrics: args.mesh_metrics_bind_address,
             log,
@@ -100,11 +112,12 @@ impl ProxySupervisor {
         }
     }
 
-    fn gateway(&self, number: usize, namespace: &str, name: &str) -> ChildProgram {
+    fn gateway(&self, number: usize, gateway: &GatewayName, bind: &[IpAddr]) -> ChildProgram {
+        let GatewayName { namespace, name } = gateway;
         let more = ["-n", namespace, "--gateway", name];
         let title = format!("gateway {namespace}/{name}");
         let mut program = self.program(title, self.sidecars.len() + number, more);
-        for ip in &self.bind {
+        for ip in bind {
             program.args.extend(["--bind".into(), ip.to_string().into()]);
         }
         program
@@ -179,19 +192,26 @@ pub async fn keep(
             Err(error) => warn!(error = %format_args!("{error:#}"), "sidecar is not started"),
         }
     }
-    let mut feed = Informer::start(&client, random, [WatchSpec::all(ObjectKind::Gateway)]);
-    let mut gateways =
-        Gateways { proxies, api, clock, kept: BTreeMap::new(), listing: None, stopping: Vec::new() };
+    let wanted = WATCHED.into_iter().chain(ObjectKind::GATEWAY_API);
+    let mut feed = Informer::start(&client, random, wanted.map(WatchSpec::all));
+    let cache = WatchCache::default();
+    let mut gateways = Gateways { proxies, api, clock, cache, kept: BTreeMap::new(), stopping: Vec::new() };
     loop {
         let event = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
             event = feed.next() => event,
         };
-        gateways.take(event).await;
+        gateways.apply(event);
+        for _ in 0..EVENTS_PER_SYNC {
+            let Some(event) = feed.ready() else { break };
+            gateways.apply(event);
+        }
+        gateways.sync().await;
     }
     // All at once: each has some seconds to let its connections end.
-    let all: Vec<RunningProxy> = sidecars.into_iter().chain(gateways.kept.into_values()).collect();
+    let all: Vec<RunningProxy> =
+        sidecars.into_iter().chain(gateways.kept.into_values().map(|kept| kept.proxy)).collect();
     for kept in &all {
         kept.stop.send_replace(true);
     }
@@ -203,82 +223,150 @@ pub async fn keep(
     }
 }
 
+/// What a gateway needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct WantedGateway {
+    /// Its kind, as in manifests.
+    kind: &'static str,
+    bind: Vec<IpAddr>,
+    /// By namespace.
+    sources: BTreeMap<String, CertificateNames>,
+}
+
+/// A gateway that is served.
+struct KeptGateway {
+    proxy: RunningProxy,
+    wanted: WantedGateway,
+}
+
 struct Gateways {
     proxies: ProxySupervisor,
     api: ProxyApi,
     clock: Clock,
-    kept: BTreeMap<(String, String), RunningProxy>,
-    /// What has come of a list so far, with the Secrets of each.
-    listing: Option<BTreeMap<(String, String), BTreeSet<String>>>,
+    cache: WatchCache,
+    kept: BTreeMap<GatewayName, KeptGateway>,
     stopping: Vec<JoinHandle<()>>,
 }
 
 impl Gateways {
-    async fn take(&mut self, event: InformerEvent) {
-        match event {
-            InformerEvent::ListStarted(_) => self.listing = Some(BTreeMap::new()),
-            InformerEvent::Applied(_, object) => {
-                let key = (object.namespace().to_owned(), object.name().to_owned());
-                let secrets = proxy_api::secrets(object.text());
-                match &mut self.listing {
-                    Some(seen) => drop(seen.insert(key, secrets)),
-                    None => self.put(key, &secrets).await,
-                }
-            }
-            InformerEvent::Deleted(_, object) => {
-                self.gone(&(object.namespace().to_owned(), object.name().to_owned())).await;
-            }
-            InformerEvent::ListCompleted(_) => {
-                let seen = self.listing.take().unwrap_or_default();
-                let gone: Vec<_> = self.kept.keys().filter(|key| !seen.contains_key(*key)).cloned().collect();
-                for key in &gone {
-                    self.gone(key).await;
-                }
-                // In the order of their names, so that the same gateways get the same ports at every start.
-                for (key, secrets) in seen {
-                    self.put(key, &secrets).await;
-                }
-            }
-            InformerEvent::Failed(..) => {}
+    fn apply(&mut self, event: InformerEvent) {
+        for change in self.cache.read(event) {
+            self.cache.apply(change);
         }
     }
 
-    async fn put(&mut self, key: (String, String), secrets: &BTreeSet<String>) {
-        self.api.grant_secrets(&key.0, &key.1, secrets).await;
-        if self.kept.contains_key(&key) {
+    /// All gateways of this machine. A MeshGateway comes before a Gateway of the same name.
+    fn wanted(&self) -> BTreeMap<GatewayName, WantedGateway> {
+        let snapshot = self.cache.snapshot();
+        let name = |key: &ObjectKey| GatewayName {
+            namespace: key.namespace.to_string(),
+            name: key.name.to_string(),
+        };
+        let machine = &self.proxies.machine;
+        let mut wanted = BTreeMap::new();
+        let addresses = AssignedAddresses::Machine(machine.clone());
+        let mut attached = AttachedRoutes::default();
+        let planner = StatusPlanner::new(snapshot, CONTROLLER, &addresses, &mut attached);
+        for (key, bind) in machine_addresses(snapshot, CONTROLLER, machine) {
+            let mut sources: BTreeMap<String, CertificateNames> = BTreeMap::new();
+            for (kind, source) in planner.certificates(Some(&key)) {
+                let names = sources.entry(source.namespace.to_string()).or_default();
+                match kind {
+                    CertificateKind::Secret => names.secrets.insert(source.name.to_string()),
+                    CertificateKind::ConfigMap => names.config_maps.insert(source.name.to_string()),
+                };
+            }
+            wanted.insert(name(&key), WantedGateway { kind: "Gateway", bind, sources });
+        }
+        for gateway in snapshot.gateways() {
+            let secrets = gateway.listeners.iter().filter_map(|listener| listener.certificate.as_ref());
+            let secrets = secrets.map(|certificate| certificate.secret.name.to_string()).collect();
+            let names = CertificateNames { secrets, ..CertificateNames::default() };
+            let sources = [(gateway.key.namespace.to_string(), names)].into();
+            let bind = self.proxies.bind.clone();
+            wanted.insert(name(&gateway.key), WantedGateway { kind: "MeshGateway", bind, sources });
+        }
+        wanted
+    }
+
+    async fn sync(&mut self) {
+        let is_listed = self.cache.has_listed(&WATCHED) && self.cache.has_listed(&ObjectKind::GATEWAY_API);
+        if !is_listed {
             return;
         }
-        let (namespace, name) = &key;
-        let taken: BTreeSet<usize> = self.kept.values().map(|kept| kept.number).collect();
+        let wanted = self.wanted();
+        let gone: Vec<GatewayName> =
+            self.kept.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect();
+        for name in &gone {
+            self.gone(name).await;
+        }
+        // In the order of their names, so that the same gateways get the same ports at every start.
+        for (name, wanted) in wanted {
+            self.put(name, wanted).await;
+        }
+    }
+
+    async fn put(&mut self, name: GatewayName, wanted: WantedGateway) {
+        let before = self.kept.get(&name).map(|kept| kept.wanted.clone());
+        if before.as_ref() == Some(&wanted) {
+            return;
+        }
+        let had = before.as_ref().map(|before| before.sources.clone()).unwrap_or_default();
+        for (namespace, sources) in wanted.sources.iter().filter(|(at, own)| had.get(*at) != Some(own)) {
+            self.api.grant_sources(&name, namespace, sources).await;
+        }
+        for namespace in had.keys().filter(|namespace| !wanted.sources.contains_key(*namespace)) {
+            self.api.revoke_sources(&name, namespace).await;
+        }
+        let keeps_proxy =
+            before.is_some_and(|before| (before.kind, &before.bind) == (wanted.kind, &wanted.bind));
+        if let Some(mut kept) = self.kept.remove(&name) {
+            if keeps_proxy {
+                kept.wanted = wanted;
+                self.kept.insert(name, kept);
+                return;
+            }
+            // It listens elsewhere: the new one needs its socket and ports.
+            kept.proxy.stop().await;
+        }
+        self.start(name, wanted);
+    }
+
+    fn start(&mut self, gateway: GatewayName, wanted: WantedGateway) {
+        let GatewayName { namespace, name } = &gateway;
+        let kind = wanted.kind;
+        let taken: BTreeSet<usize> = self.kept.values().map(|kept| kept.proxy.number).collect();
         let Some(number) = (0..MAX_GATEWAYS).find(|number| !taken.contains(number)) else {
             return warn!(
+                kind,
                 namespace,
                 name,
                 most = MAX_GATEWAYS,
-                "MeshGateway is not served: too many on this machine"
+                "gateway is not served: too many on this machine"
             );
         };
         let of_all = self.proxies.sidecars.len() + number;
         let address = self.proxies.metrics(of_all);
         let reporter = format!("proxy/{namespace}/gateway-{name}");
-        let socket = match self.api.socket(of_all, &proxy_api::gateway_user(namespace, name), &reporter) {
+        let socket = match self.api.socket(of_all, &gateway.user(), &reporter) {
             Ok(socket) => socket,
             Err(error) => {
-                return warn!(namespace, name, error = %format_args!("{error:#}"), "MeshGateway is not served");
+                return warn!(kind, namespace, name, error = %format_args!("{error:#}"), "gateway is not served");
             }
         };
-        info!(namespace, name, metrics = %address, "starting a proxy for a MeshGateway");
-        let kept =
-            RunningProxy::start(number, self.proxies.gateway(number, namespace, name), socket, &self.clock);
-        self.kept.insert(key, kept);
+        info!(kind, namespace, name, metrics = %address, "starting a proxy for a gateway");
+        let program = self.proxies.gateway(number, &gateway, &wanted.bind);
+        let proxy = RunningProxy::start(number, program, socket, &self.clock);
+        self.kept.insert(gateway, KeptGateway { proxy, wanted });
     }
 
-    async fn gone(&mut self, key: &(String, String)) {
-        self.api.revoke_secrets(&key.0, &key.1).await;
+    async fn gone(&mut self, name: &GatewayName) {
         self.stopping.retain(|task| !task.is_finished());
-        if let Some(kept) = self.kept.remove(key) {
-            self.stopping.push(tokio::spawn(kept.stop()));
+        let Some(kept) = self.kept.remove(name) else { return };
+        for namespace in kept.wanted.sources.keys() {
+            self.api.revoke_sources(name, namespace).await;
         }
+        self.stopping.push(tokio::spawn(kept.proxy.stop()));
     }
 }
 

@@ -145,9 +145,11 @@ impl ProxyApi {
         let reads = ["list", "watch"];
         let role = json!({"apiVersion": format!("{RBAC}/v1"), "kind": "ClusterRole", "metadata": {"name": ROLE},
         "rules": [
-            rule("", &["services", "pods", "nodes"], &reads),
+            rule("", &["services", "pods", "nodes", "namespaces"], &reads),
             rule("discovery.k8s.io", &["endpointslices"], &reads),
-            rule("zoneward.dev", &["meshhttproutes", "meshgatewayhttproutes", "meshtcproutes", "meshgateways"], &reads),
+            rule("zoneward.dev", &["meshhttproutes", "meshgatewayhttproutes", "meshtcproutes", "meshgateways", "meshloadbalancings", "meshroutefilters"], &reads),
+            rule("gateway.networking.k8s.io", &["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes",
+                "tlsroutes", "tcproutes", "udproutes", "referencegrants", "backendtlspolicies"], &reads),
             rule("authentication.k8s.io", &["tokenreviews"], &["create"]),
             rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
         ]});
@@ -158,31 +160,31 @@ impl ProxyApi {
         self.put(&format!("/apis/{RBAC}/v1/clusterrolebindings"), binding).await;
     }
 
-    /// Grants a gateway the Secrets of its listeners, and no others.
-    pub async fn grant_secrets(&self, namespace: &str, gateway: &str, secrets: &BTreeSet<String>) {
-        let name = format!("system:zoneward:gateway:{gateway}");
-        // A rule without names would be for all Secrets.
-        let rules = match secrets.is_empty() {
-            true => json!([]),
-            false => {
-                json!([{"apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets, "verbs": ["list", "watch"]}])
-            }
-        };
+    /// Grants a gateway Secrets and ConfigMaps of a namespace by name, and no others.
+    pub async fn grant_sources(&self, gateway: &GatewayName, namespace: &str, sources: &CertificateNames) {
+        let name = gateway.role(namespace);
+        let rule = |resource: &str, names: &BTreeSet<String>| json!({"apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": ["list", "watch"]});
+        // A rule without names would be for all objects.
+        let all = [("secrets", &sources.secrets), ("configmaps", &sources.config_maps)];
+        let rules: Vec<Value> = all
+            .into_iter()
+            .filter(|(_, names)| !names.is_empty())
+            .map(|(resource, names)| rule(resource, names))
+            .collect();
         let metadata = json!({"name": name, "namespace": namespace});
         let role =
             json!({"apiVersion": format!("{RBAC}/v1"), "kind": "Role", "metadata": metadata, "rules": rules});
         let binding = json!({"apiVersion": format!("{RBAC}/v1"), "kind": "RoleBinding", "metadata": metadata,
             "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": name},
-            "subjects": [{"apiGroup": RBAC, "kind": "User", "name": gateway_user(namespace, gateway)}]});
+            "subjects": [{"apiGroup": RBAC, "kind": "User", "name": gateway.user()}]});
         self.put(&format!("/apis/{RBAC}/v1/namespaces/{namespace}/roles"), role).await;
         self.put(&format!("/apis/{RBAC}/v1/namespaces/{namespace}/rolebindings"), binding).await;
     }
 
     /// Withdraws them.
-    pub async fn revoke_secrets(&self, namespace: &str, gateway: &str) {
+    pub async fn revoke_sources(&self, gateway: &GatewayName, namespace: &str) {
         for kind in ["rolebindings", "roles"] {
-            let path =
-                format!("/apis/{RBAC}/v1/namespaces/{namespace}/{kind}/system:zoneward:gateway:{gateway}");
+            let path = format!("/apis/{RBAC}/v1/namespaces/{namespace}/{kind}/{}", gateway.role(namespace));
             if let Ok(request) = http::Request::delete(path).body(Vec::new()) {
                 // They go with their namespace as well.
                 let _ = self.client.request::<Value>(request).await;
@@ -212,15 +214,31 @@ impl ProxyApi {
     }
 }
 
-/// The user of a gateway in the API.
-pub fn gateway_user(namespace: &str, name: &str) -> String {
-    format!("system:zoneward:gateway:{namespace}:{name}")
+/// Namespace and name of a gateway.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GatewayName {
+    pub namespace: String,
+    pub name: String,
 }
 
-/// The Secrets that the listeners of a MeshGateway name.
-pub fn secrets(gateway: &str) -> BTreeSet<String> {
-    let gateway: Value = serde_json::from_str(gateway).unwrap_or_default();
-    let listeners = gateway["spec"]["listeners"].as_array().cloned().unwrap_or_default();
-    let names = listeners.iter().filter_map(|listener| listener["tls"]["certificateRef"]["name"].as_str());
-    names.map(str::to_owned).collect()
+impl GatewayName {
+    /// The user of the gateway in the API.
+    pub fn user(&self) -> String {
+        format!("system:zoneward:gateway:{}:{}", self.namespace, self.name)
+    }
+
+    /// The name of its Role in a namespace.
+    fn role(&self, namespace: &str) -> String {
+        match self.namespace == namespace {
+            true => format!("system:zoneward:gateway:{}", self.name),
+            false => self.user(),
+        }
+    }
+}
+
+/// The Secrets and ConfigMaps of one namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CertificateNames {
+    pub secrets: BTreeSet<String>,
+    pub config_maps: BTreeSet<String>,
 }

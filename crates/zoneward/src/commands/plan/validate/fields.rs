@@ -1,9 +1,10 @@
-//! Unknown fields, which an API server drops unless validation is strict; checked against the schemas of the embedded
-//! API.
+//! Unknown fields, which an API server drops unless validation is strict, and the limits and rules of custom resources;
+//! checked against the schemas of the embedded API.
 
 use model::{parse, suggestion};
-use plan::validate::{FieldErrorType, Violation};
+use plan::validate::{FieldErrorType, Violation, is_known};
 use serde_json::Value;
+use store::admission::schema_violations;
 use store::{kinds, schema};
 
 /// Unknown and mistyped fields; `None` without a schema for the kind.
@@ -29,7 +30,15 @@ pub(super) fn check(object: &Value) -> Option<Vec<Violation>> {
         let (path, reason) = finding.split_once(": ").unwrap_or(("", finding));
         violation(path, reason.to_owned(), FieldErrorType::Invalid)
     });
-    Some(unknown.chain(mistyped).collect())
+    let mut found: Vec<Violation> = unknown.chain(mistyped).collect();
+    // `plan::validate` has the rules of other kinds.
+    if found.is_empty() && !is_known(object) {
+        found.extend(schema_violations(kind, object).into_iter().map(|(field, error_type, reason)| {
+            let reason = if reason.is_empty() { error_type.prefix().to_owned() } else { reason };
+            violation(&field, reason, error_type)
+        }));
+    }
+    Some(found)
 }
 
 /// The fields of the object at a path, such as `spec.ports[0]`.

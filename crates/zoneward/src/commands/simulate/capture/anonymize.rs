@@ -117,6 +117,9 @@ impl Anonymizer {
         if let Some(demand) = metadata.get_mut("annotations").and_then(|a| a.get_mut(annotation::DEMAND)) {
             self.demand(demand);
         }
+        if let Some(keep) = metadata.get_mut("annotations").and_then(|a| a.get_mut(annotation::KEEP)) {
+            self.keep(keep);
+        }
         for owner in metadata.get_mut("ownerReferences").and_then(Value::as_array_mut).into_iter().flatten() {
             self.identity(owner);
             // The name of a ReplicaSet still contains that of its Deployment.
@@ -170,6 +173,15 @@ impl Anonymizer {
         };
         let parts: Vec<String> = text.split(',').map(part).collect();
         *demand = parts.join(",").into();
+    }
+
+    /// `1.42/24 spread=zone,zone`
+    fn keep(&self, keep: &mut Value) {
+        let text = keep.as_str().unwrap_or_default();
+        if let Some((factor, zones)) = text.split_once(" spread=") {
+            let zones: Vec<String> = zones.split(',').map(|zone| self.zone(zone)).collect();
+            *keep = format!("{factor} spread={}", zones.join(",")).into();
+        }
     }
 
     fn service(&self, object: &mut Value) {

@@ -1,0 +1,42 @@
+//! The programs of iptables on the real kernel: which flavour a node uses, and what happens while another program holds
+//! their lock.
+
+use std::fs::File;
+use std::time::Duration;
+
+use dataplane::iptables::commands::IptablesFlavour::{Legacy, Nft};
+use dataplane::iptables::commands::{IptablesCommands, IptablesFlavour, IptablesPrograms};
+use dataplane::iptables::names::IptablesTableName;
+use model::Family;
+
+use super::iptables_traffic::programs;
+use super::namespace::run;
+
+/// Chains of the kubelet decide, in nft before legacy.
+pub(crate) fn the_flavour_is_that_of_the_kubelet() {
+    let detected = || -> IptablesFlavour {
+        IptablesPrograms::detect(vec![toolbox::Toolbox::own().bin()]).unwrap().flavour()
+    };
+    assert_eq!(detected(), Nft, "no chain of the kubelet is there");
+    run("iptables-legacy", &["-t", "mangle", "-N", "KUBE-KUBELET-CANARY"]);
+    assert_eq!(detected(), Legacy);
+    run("ip6tables-nft", &["-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]);
+    assert_eq!(detected(), Nft);
+}
+
+/// Each attempt waits 5 s; the lock is free during the second.
+pub(crate) fn a_held_lock_is_waited_for() {
+    let mut programs = programs(Legacy);
+    // A lock of our own, in the mount namespace of this test.
+    let nothing = None::<&str>;
+    nix::mount::mount(Some("none"), "/run", Some("tmpfs"), nix::mount::MsFlags::empty(), nothing).unwrap();
+    let lock = File::create("/run/xtables.lock").unwrap();
+    lock.lock().unwrap();
+    let holder = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(5500));
+        drop(lock);
+    });
+    programs.restore(Family::V4, "*nat\n:WAITED-FOR - [0:0]\nCOMMIT\n").unwrap();
+    assert!(holder.is_finished(), "it did not wait");
+    assert!(programs.has_chain(Family::V4, IptablesTableName::Nat, "WAITED-FOR").unwrap());
+}

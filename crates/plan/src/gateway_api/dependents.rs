@@ -1,0 +1,213 @@
+//! Which statuses a change of an object may affect.
+
+use std::collections::BTreeSet;
+
+use model::gateway_api::{
+    BackendTlsPolicy, GatewayApiKind, ParentKind, StandardGateway, StandardListenerSet, StandardRoute,
+};
+use model::route::GatewayHttpRoute;
+use model::{Name, ObjectKey, ServiceKey, Snapshot};
+
+use super::addresses::GATEWAY_NAME_LABEL;
+use super::attached_routes::AttachedRoutes;
+use super::attachment::gateway_of;
+
+/// An object with a status.
+pub type StatusKey = (GatewayApiKind, ObjectKey);
+
+/// An object that changed.
+#[derive(Clone, Copy, Debug)]
+pub enum ChangedObject<'a> {
+    GatewayApi(GatewayApiKind, &'a ObjectKey),
+    Service(&'a ServiceKey),
+    /// Its labels.
+    Namespace(&'a Name),
+    /// A Secret or ConfigMap that certificates come from.
+    Certificate,
+    /// A MeshHTTPRoute or MeshTCPRoute with this destination.
+    MeshPolicy(&'a ServiceKey),
+    /// Its ports are not free for Gateways.
+    MeshGateway(&'a ObjectKey),
+    /// Its hosts may be those of routes.
+    MeshGatewayHttpRoute(&'a ObjectKey),
+    RouteFilter(&'a ObjectKey),
+}
+
+/// The statuses that a change may affect. It is asked before the change and after it: both count.
+pub fn dependent_statuses(
+    snapshot: &Snapshot,
+    changed: ChangedObject<'_>,
+    attached: &mut AttachedRoutes,
+) -> BTreeSet<StatusKey> {
+    let mut found = DependentStatuses { snapshot, attached, keys: BTreeSet::new() };
+    match changed {
+        ChangedObject::GatewayApi(kind, key) => found.gateway_api(kind, key),
+        ChangedObject::Service(key) => found.service(key),
+        ChangedObject::Namespace(name) => found.namespace(name),
+        ChangedObject::Certificate => {
+            found.gateways();
+            found.tls_policies(snapshot.all_backend_tls_policies());
+        }
+        ChangedObject::MeshPolicy(service) => found.of_service_parent(service),
+        ChangedObject::MeshGateway(key) => {
+            found.gateways();
+            for policy in snapshot.gateway_http_routes(&key.namespace) {
+                found.with_hosts(policy);
+            }
+        }
+        ChangedObject::RouteFilter(key) => {
+            let own = snapshot.standard_routes().filter(|o| o.identity.key.namespace == key.namespace);
+            found.routes(own.filter(|route| route.refers_to_filter(&key.name)));
+        }
+        ChangedObject::MeshGatewayHttpRoute(key) => {
+            snapshot.gateway_http_route(key).into_iter().for_each(|policy| found.with_hosts(policy));
+        }
+    }
+    found.keys
+}
+
+struct DependentStatuses<'s> {
+    snapshot: &'s Snapshot,
+    attached: &'s mut AttachedRoutes,
+    keys: BTreeSet<StatusKey>,
+}
+
+impl<'s> DependentStatuses<'s> {
+    fn gateway_api(&mut self, kind: GatewayApiKind, key: &ObjectKey) {
+        if kind != GatewayApiKind::Grant {
+            self.keys.insert((kind, key.clone()));
+        }
+        match kind {
+            GatewayApiKind::Class => self.everything(),
+            GatewayApiKind::Gateway => {
+                // The addresses of other Gateways may depend on its ports.
+                self.gateways();
+                self.gateway(key);
+            }
+            GatewayApiKind::ListenerSet => {
+                self.gateways();
+                if let Some(set) = self.snapshot.listener_set(key) {
+                    self.gateway(&set.parent.object.key());
+                }
+                self.owner(ParentKind::ListenerSet, key);
+            }
+            GatewayApiKind::Route(kind) => {
+                if let Some(route) = self.snapshot.standard_route(kind, key) {
+                    self.route(route);
+                }
+            }
+            GatewayApiKind::Grant => {
+                self.gateways();
+                self.routes(self.snapshot.routes_to_namespace(&key.namespace));
+            }
+            GatewayApiKind::TlsPolicy => {
+                self.tls_policies(self.snapshot.backend_tls_policies(&key.namespace));
+            }
+        }
+    }
+
+    fn everything(&mut self) {
+        self.attached.forget_all();
+        self.gateways();
+        self.routes(self.snapshot.standard_routes());
+        self.tls_policies(self.snapshot.all_backend_tls_policies());
+    }
+
+    /// All Gateways and ListenerSets.
+    fn gateways(&mut self) {
+        let gateways = self.snapshot.standard_gateways();
+        let key = |o: &StandardGateway| (GatewayApiKind::Gateway, o.identity.key.clone());
+        self.keys.extend(gateways.map(key));
+        let sets = self.snapshot.listener_sets();
+        let key = |o: &StandardListenerSet| (GatewayApiKind::ListenerSet, o.identity.key.clone());
+        self.keys.extend(sets.map(key));
+    }
+
+    /// A Gateway's routes and those of its ListenerSets.
+    fn gateway(&mut self, key: &ObjectKey) {
+        self.owner(ParentKind::Gateway, key);
+        let sets: Vec<ObjectKey> =
+            self.snapshot.listener_sets_of(key).map(|set| set.identity.key.clone()).collect();
+        for set in &sets {
+            self.owner(ParentKind::ListenerSet, set);
+        }
+    }
+
+    /// The routes of an object with listeners, and the policies whose ancestor it may be.
+    fn owner(&mut self, kind: ParentKind, key: &ObjectKey) {
+        self.attached.forget(kind, key);
+        self.routes(self.snapshot.routes_of_parent(kind, key));
+        self.tls_policies(self.snapshot.all_backend_tls_policies());
+    }
+
+    fn route(&mut self, route: &'s StandardRoute) {
+        self.attached.route_changed(route);
+        for parent in &route.parents {
+            let key = parent.object.key();
+            match parent.kind() {
+                ParentKind::Gateway => drop(self.keys.insert((GatewayApiKind::Gateway, key))),
+                ParentKind::ListenerSet => {
+                    self.keys.insert((GatewayApiKind::ListenerSet, key));
+                    if let Some((gateway, _)) = gateway_of(self.snapshot, parent) {
+                        self.keys.insert((GatewayApiKind::Gateway, gateway.identity.key.clone()));
+                    }
+                }
+                // Routes of several kinds cannot share a port of a Service.
+                ParentKind::Service => {
+                    self.of_service_parent(&ServiceKey::new(&key.namespace, &key.name));
+                }
+                ParentKind::Other => {}
+            }
+        }
+        let services: BTreeSet<ServiceKey> = route.backend_services().collect();
+        for service in &services {
+            let policies = self.snapshot.backend_tls_policies(&service.namespace);
+            self.tls_policies(policies.filter(|policy| has_target(policy, service)));
+        }
+    }
+
+    fn service(&mut self, key: &ServiceKey) {
+        self.routes(self.snapshot.routes_of_backend(key));
+        self.of_service_parent(key);
+        let labels = self.snapshot.service(key).map(|service| &service.labels);
+        if let Some(gateway) = labels.and_then(|labels| labels.value(GATEWAY_NAME_LABEL)) {
+            self.keys.insert((GatewayApiKind::Gateway, ObjectKey::new(&key.namespace, gateway)));
+        }
+    }
+
+    fn of_service_parent(&mut self, key: &ServiceKey) {
+        let key = ObjectKey::new(&key.namespace, &key.name);
+        self.routes(self.snapshot.routes_of_parent(ParentKind::Service, &key));
+    }
+
+    /// The routes with a host of a MeshGatewayHTTPRoute.
+    fn with_hosts(&mut self, policy: &GatewayHttpRoute) {
+        for host in &policy.hostnames {
+            self.routes(self.snapshot.standard_routes_of_host(host));
+        }
+    }
+
+    fn namespace(&mut self, name: &Name) {
+        self.attached.forget_all();
+        self.gateways();
+        self.routes(self.snapshot.standard_routes().filter(|route| route.identity.key.namespace == *name));
+        // The routes of a ListenerSet of the namespace.
+        let sets: Vec<ObjectKey> =
+            self.snapshot.listener_sets().map(|set| set.identity.key.clone()).collect();
+        for set in sets.iter().filter(|set| set.namespace == *name) {
+            self.owner(ParentKind::ListenerSet, set);
+        }
+    }
+
+    fn routes(&mut self, routes: impl Iterator<Item = &'s StandardRoute>) {
+        self.keys.extend(routes.map(|o| (GatewayApiKind::Route(o.kind), o.identity.key.clone())));
+    }
+
+    fn tls_policies(&mut self, policies: impl Iterator<Item = &'s BackendTlsPolicy>) {
+        self.keys.extend(policies.map(|o| (GatewayApiKind::TlsPolicy, o.identity.key.clone())));
+    }
+}
+
+fn has_target(policy: &BackendTlsPolicy, service: &ServiceKey) -> bool {
+    policy.targets.iter().any(|target| target.name == service.name)
+}

@@ -1,0 +1,296 @@
+//! Which MeshLoadBalancing settings a proxy uses for a Service: each field from the policy of highest precedence that has
+//! it.
+//!
+//! ```text
+//! policies of the client's and of the Service's namespace -> those that select the client and name the Service
+//!   -> by targetRef, then by to.targetRef, then the client's namespace, then the oldest -> field by field
+//! ```
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use model::route::{
+    EffectiveLoadBalancing, FieldOrigin, LoadBalancing, LoadBalancingPolicy, PolicyTarget, RouteTable,
+    ToLoadBalancing,
+};
+use model::{Name, Notice, ObjectKey, ServiceKey, Snapshot};
+
+use super::mesh_client::MeshClient;
+use super::policy_attachment::precedence;
+
+/// The proxy that requests come from.
+#[derive(Clone, Copy, Debug)]
+pub enum PolicyConsumer<'a> {
+    Client(&'a MeshClient),
+    /// A MeshGateway, or a Gateway of the Gateway API.
+    Gateway(&'a ObjectKey),
+}
+
+impl PolicyConsumer<'_> {
+    fn namespace(&self) -> &Name {
+        match self {
+            Self::Client(client) => &client.namespace,
+            Self::Gateway(key) => &key.namespace,
+        }
+    }
+
+    /// Whether the targetRef of a policy in `namespace` selects it.
+    fn is_selected(&self, target: &PolicyTarget, namespace: &Name) -> bool {
+        match (self, target) {
+            (Self::Client(client), target) => client.is_selected(target, namespace),
+            (Self::Gateway(_), PolicyTarget::Mesh) => true,
+            (Self::Gateway(key), PolicyTarget::Gateway(name, _)) => {
+                key.namespace == *namespace && key.name == *name
+            }
+            (Self::Gateway(_), _) => false,
+        }
+    }
+}
+
+/// The settings of a proxy for a Service, with Notices about fields that exclude each other; `None` without a policy.
+pub fn load_balancing(
+    snapshot: &Snapshot,
+    consumer: PolicyConsumer<'_>,
+    service: &ServiceKey,
+) -> Option<(EffectiveLoadBalancing, Vec<Notice>)> {
+    let sources = sources(snapshot, consumer, service);
+    if sources.is_empty() {
+        return None;
+    }
+    let (mut settings, mut origins) = (LoadBalancing::default(), Vec::new());
+    for (policy, i, to) in sources {
+        for field in settings.fill(&to.settings) {
+            let place = format!("spec.to[{i}].default");
+            origins.push(FieldOrigin { field, policy: policy.object(), place });
+        }
+    }
+    let mut notices = Vec::new();
+    let mut drop_field = |field: &str, why: Option<&str>| {
+        let Some(at) = origins.iter().position(|origin| origin.field == field) else { return };
+        let origin = origins.remove(at);
+        if let Some(why) = why {
+            let message = format!("{}.{field}: no effect on Service {service}: {why}", origin.place);
+            notices.push(Notice::new(origin.policy, "NoEffect", message));
+        }
+    };
+    // Validation refuses both in one policy; two policies may have one each.
+    if settings.hash_on().is_some() && settings.slow_start.take().is_some() {
+        let why = "another policy sets the algorithm to RingHash or Maglev, which exclude slow start";
+        drop_field("slowStart", Some(why));
+    }
+    if matches!(consumer, PolicyConsumer::Gateway(_)) {
+        // A gateway has hosts and no destinations. Policies that target one are refused with these fields.
+        settings.rate_limit = None;
+        settings.faults = None;
+        drop_field("rateLimit", None);
+        drop_field("faults", None);
+    }
+    origins.sort_by_key(|origin| origin.field);
+    if origins.is_empty() {
+        return None;
+    }
+    Some((EffectiveLoadBalancing { settings, origins: origins.into() }, notices))
+}
+
+type PolicyEntry<'s> = (&'s LoadBalancingPolicy, usize, &'s ToLoadBalancing);
+
+/// The entries for a Service, highest precedence first.
+fn sources<'s>(
+    snapshot: &'s Snapshot,
+    consumer: PolicyConsumer<'_>,
+    service: &ServiceKey,
+) -> Vec<PolicyEntry<'s>> {
+    let own = consumer.namespace();
+    // Seed 004: consumer and producer, but never traffic between two other namespaces.
+    let namespaces: BTreeSet<&Name> = [own, &service.namespace].into();
+    let policies = namespaces.into_iter().flat_map(|namespace| snapshot.load_balancing_policies(namespace));
+    let selected =
+        policies.filter(|policy| consumer.is_selected(&policy.target, &policy.identity.key.namespace));
+    let mut entries: Vec<PolicyEntry<'s>> = selected
+        .flat_map(|policy| policy.to.iter().enumerate().map(move |(i, to)| (policy, i, to)))
+        .filter(|(_, _, to)| to.service.as_ref().is_none_or(|to| to == service))
+        .collect();
+    entries.sort_by_cached_key(|(policy, i, to)| {
+        let key = &policy.identity.key;
+        let (kind, ..) = precedence(&policy.target, key);
+        // Semantics 1.3: within one policy, lower entries override upper ones.
+        (kind, to.service.is_none(), key.namespace != *own, policy.identity.age_order(), Reverse(*i))
+    });
+    entries
+}
+
+/// The settings of a proxy, by Service.
+pub type LoadBalancingByService = BTreeMap<ServiceKey, Arc<EffectiveLoadBalancing>>;
+
+/// The settings for every Service that a table leads to. Unchanged values are those of `before`.
+pub fn all_load_balancing(
+    table: &RouteTable,
+    before: &LoadBalancingByService,
+    snapshot: &Snapshot,
+    consumer: PolicyConsumer<'_>,
+) -> (LoadBalancingByService, Vec<Notice>) {
+    let (mut all, mut notices) = (BTreeMap::new(), Vec::new());
+    if snapshot.all_load_balancing_policies().next().is_none() {
+        return (all, notices);
+    }
+    let outbounds = table.outbounds().map(|outbound| outbound.service.clone());
+    let services: BTreeSet<ServiceKey> =
+        table.backends().into_iter().map(|id| id.service).chain(outbounds).collect();
+    for service in services {
+        let Some((found, more)) = load_balancing(snapshot, consumer, &service) else { continue };
+        notices.extend(more);
+        let known = before.get(&service).filter(|known| ***known == found);
+        let found = known.cloned().unwrap_or_else(|| Arc::new(found));
+        all.insert(service, found);
+    }
+    (all, notices)
+}
+
+/// Adds the settings to a new table.
+pub fn set_load_balancing(
+    table: &mut RouteTable,
+    snapshot: &Snapshot,
+    consumer: PolicyConsumer<'_>,
+) -> Vec<Notice> {
+    let (all, notices) = all_load_balancing(table, &BTreeMap::new(), snapshot, consumer);
+    table.set_load_balancing(all);
+    notices
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Interner, parse};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn snapshot(policies: &[Value]) -> Snapshot {
+        let (mut snapshot, mut interner) = (Snapshot::default(), Interner::default());
+        for policy in policies {
+            let (object, notices) = parse::object(policy, &mut interner);
+            assert_eq!(notices, [], "{policy}");
+            snapshot.apply(object.expect("a known kind"));
+        }
+        snapshot
+    }
+
+    fn policy(namespace: &str, name: &str, created: &str, target: Value, to: Value, default: Value) -> Value {
+        json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshLoadBalancing",
+            "metadata": {"namespace": namespace, "name": name, "creationTimestamp": created},
+            "spec": {"targetRef": target, "to": [{"targetRef": to, "default": default}]}})
+    }
+
+    fn client(namespace: &str, service: &str) -> MeshClient {
+        let tags = model::Labels::EMPTY;
+        MeshClient { namespace: namespace.into(), services: vec![service.into()], tags }
+    }
+
+    fn effective(policies: &[Value], client: &MeshClient) -> (Value, Vec<String>, Vec<Notice>) {
+        let service = ServiceKey::new(&"shop".into(), &"backend".into());
+        let found = load_balancing(&snapshot(policies), PolicyConsumer::Client(client), &service);
+        let Some((found, notices)) = found else { return (Value::Null, Vec::new(), Vec::new()) };
+        let from =
+            found.origins.iter().map(|o| format!("{} {}/{}", o.field, o.policy.namespace, o.policy.name));
+        (found.settings.value(), from.collect(), notices)
+    }
+
+    const OLD: &str = "2026-01-01T00:00:00Z";
+    const NEW: &str = "2026-02-01T00:00:00Z";
+
+    fn threshold(percent: u8) -> Value {
+        json!({"panicThreshold": percent})
+    }
+
+    #[test]
+    fn each_field_comes_from_the_most_specific_policy_that_has_it() {
+        let backend = json!({"kind": "MeshService", "name": "backend"});
+        let owner = policy(
+            "shop",
+            "owner",
+            OLD,
+            json!({"kind": "Mesh"}),
+            backend.clone(),
+            json!({"panicThreshold": 10, "slowStart": {"window": "30s"}, "circuitBreakers": {"maxRetries": 7}}),
+        );
+        let consumer = policy(
+            "shop",
+            "consumer",
+            NEW,
+            json!({"kind": "MeshService", "name": "front"}),
+            backend,
+            threshold(20),
+        );
+        let (settings, from, notices) =
+            effective(&[owner.clone(), consumer.clone()], &client("shop", "front"));
+        let wanted = json!({"panicThreshold": 20, "slowStart": {"window": "30s"}, "circuitBreakers": {"maxRetries": 7}});
+        assert_eq!((settings, notices), (wanted, Vec::new()));
+        assert_eq!(
+            from,
+            ["circuitBreakers shop/owner", "panicThreshold shop/consumer", "slowStart shop/owner"]
+        );
+        let (settings, ..) = effective(&[owner, consumer], &client("shop", "other"));
+        assert_eq!(settings["panicThreshold"], 10);
+    }
+
+    #[test]
+    fn of_equals_the_consumer_wins_then_the_oldest() {
+        let everyone = || json!({"kind": "Mesh"});
+        let to = |namespace: &str| json!({"kind": "MeshService", "name": "backend", "namespace": namespace});
+        let newer = policy("shop", "a", NEW, everyone(), to("shop"), threshold(1));
+        let older = policy("shop", "b", OLD, everyone(), to("shop"), threshold(2));
+        let consumer = policy("web", "c", NEW, everyone(), to("shop"), threshold(3));
+        let third = policy("other", "d", OLD, everyone(), to("shop"), threshold(4));
+        let all = [newer, older, consumer, third];
+        assert_eq!(effective(&all, &client("shop", "front")).0, threshold(2), "the oldest");
+        assert_eq!(effective(&all, &client("web", "front")).0, threshold(3), "the client's namespace");
+        assert_eq!(effective(&all[3..], &client("web", "front")).0, Value::Null, "neither namespace");
+    }
+
+    #[test]
+    fn a_named_service_wins_over_all_services() {
+        let everyone = || json!({"kind": "Mesh"});
+        let named = json!({"kind": "MeshService", "name": "backend"});
+        let all = policy("shop", "all", OLD, everyone(), everyone(), threshold(1));
+        let one = policy("shop", "one", NEW, everyone(), named, threshold(2));
+        assert_eq!(effective(&[all.clone(), one], &client("shop", "front")).0, threshold(2));
+        assert_eq!(effective(&[all], &client("web", "front")).0, threshold(1), "as producer");
+    }
+
+    #[test]
+    fn slow_start_of_one_policy_gives_way_to_the_hash_of_another() {
+        let named = || json!({"kind": "MeshService", "name": "backend"});
+        let slow = policy(
+            "shop",
+            "slow",
+            OLD,
+            json!({"kind": "Mesh"}),
+            named(),
+            json!({"slowStart": {"window": "30s"}}),
+        );
+        let hash = json!({"algorithm": {"type": "Maglev", "hashOn": {"type": "SourceIP"}}});
+        let hash =
+            policy("shop", "hash", NEW, json!({"kind": "MeshService", "name": "front"}), named(), hash);
+        let (settings, from, notices) = effective(&[slow, hash], &client("shop", "front"));
+        assert_eq!(from, ["algorithm shop/hash"]);
+        assert_eq!(settings["slowStart"], Value::Null);
+        assert!(notices[0].message.starts_with("spec.to[0].default.slowStart: no effect"), "{notices:?}");
+    }
+
+    #[test]
+    fn a_gateway_has_its_own_policies_and_no_rate_limits() {
+        let named = || json!({"kind": "MeshService", "name": "backend"});
+        let limited = json!({"rateLimit": {"requests": 5}, "panicThreshold": 1});
+        let mesh = policy("shop", "mesh", OLD, json!({"kind": "Mesh"}), named(), limited);
+        let gateway = json!({"kind": "MeshGateway", "name": "edge"});
+        let edge = policy("shop", "edge", NEW, gateway, named(), threshold(2));
+        let snapshot = snapshot(&[mesh, edge]);
+        let service = ServiceKey::new(&"shop".into(), &"backend".into());
+        let at = |name: &str| {
+            let key = ObjectKey::new(&"shop".into(), &name.into());
+            load_balancing(&snapshot, PolicyConsumer::Gateway(&key), &service).expect("a policy").0.settings
+        };
+        assert_eq!(at("edge").value(), threshold(2));
+        assert_eq!(at("other").value(), threshold(1));
+    }
+}

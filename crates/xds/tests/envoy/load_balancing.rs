@@ -1,0 +1,235 @@
+//! MeshLoadBalancing: each feature through a real Envoy and through the embedded proxy, which have to agree.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use model::Labels;
+use model::route::INJECTED_FAULT;
+use proxy::{ListenerKind, Proxy, ProxyOptions, ProxyTables};
+use serde_json::{Value, json};
+use xds::render::{RenderInput, render};
+
+use crate::harness::{Control, bootstrap, envoy};
+use crate::http::{Connection, Echo, Log, Message, request};
+use crate::process::free_port;
+use crate::world::{Places, key, sidecar_input, snapshot};
+
+/// Checks the way of a client to `web`, with these settings and so many endpoints, at each of the proxies.
+fn on_both(settings: Value, endpoints: usize, check: impl Fn(SocketAddr)) {
+    let policy = json!({"type": "MeshLoadBalancing", "name": "policy", "spec": {"to": [
+        {"targetRef": {"kind": "MeshService", "name": "web"}, "default": settings}]}});
+    let everything = json!([{"path": {"type": "Prefix", "value": "/a"}}]);
+    let set = json!([{"type": "RequestHeaderModifier", "requestHeaderModifier":
+        {"set": [{"name": "x-rule", "value": "a"}]}}]);
+    let route = json!({"type": "MeshHTTPRoute", "name": "route", "spec": {"to": [
+        {"targetRef": {"kind": "MeshService", "name": "web"},
+            "rules": [{"matches": everything, "default": {"filters": set}}]}]}});
+    let world = snapshot("ns", &[policy, route], &["web", "client"], &json!(null));
+    let at = free_port();
+    let start = || {
+        let log = Log::default();
+        let echoes: Vec<Echo> = (0..endpoints).map(|i| Echo::start(&format!("e{i}"), &log)).collect();
+        let places: Places =
+            [("web".to_owned(), echoes.iter().map(|echo| (echo.address, "a", 1.0)).collect())].into();
+        let input = sidecar_input(&world, "ns", ("client", &Labels::EMPTY), "web", at, &places);
+        assert_eq!(input.routes.all_load_balancing().len(), 1, "the policy applies");
+        (echoes, input)
+    };
+
+    let (_echoes, input) = start();
+    let rendered = render(input, None);
+    assert_eq!(rendered.notices, []);
+    let control = Control::start(&rendered.resources);
+    let running = envoy(&bootstrap(control.address));
+    running.wait_for(at);
+    check(at);
+    drop((running, control));
+
+    let (_echoes, input) = start();
+    let (_runtime, embedded) = embedded(&input);
+    check(embedded);
+}
+
+fn embedded(input: &RenderInput) -> (tokio::runtime::Runtime, SocketAddr) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let tables = ProxyTables {
+        routes: input.routes.clone(),
+        backends: Arc::clone(&input.tiers[0]),
+        ..ProxyTables::default()
+    };
+    let proxy = Proxy::new(ProxyOptions::default(), tables);
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let at = listener.local_addr().unwrap();
+    let kind = ListenerKind::Outbound { service: key("ns", "web"), port: 80 };
+    runtime.spawn(async move { proxy.serve(listener, kind, std::future::pending()).await });
+    (runtime, at)
+}
+
+fn get(at: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Message {
+    let headers: Vec<(String, String)> =
+        headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    request(at, "GET", "web", path, &headers).unwrap()
+}
+
+fn backend(at: SocketAddr, headers: &[(&str, &str)]) -> String {
+    get(at, "/", headers).backend().unwrap()
+}
+
+#[test]
+fn round_robin_takes_turns() {
+    let settings = json!({"algorithm": {"type": "RoundRobin"}, "circuitBreakers": {"maxConnections": 100},
+        "timeouts": {"connect": "2s"}, "panicThreshold": 30, "outlierDetection": {"consecutiveFailures": 0}});
+    on_both(settings, 3, |at| {
+        let mut connection = Connection::open(at).unwrap();
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for _ in 0..30 {
+            let answer = connection.send("GET", "web", "/", &[]).unwrap();
+            *counts.entry(answer.backend().unwrap()).or_default() += 1;
+        }
+        assert_eq!(counts.values().copied().collect::<Vec<_>>(), [10, 10, 10]);
+    });
+}
+
+#[test]
+fn slow_start_is_accepted_with_both_algorithms_that_have_it() {
+    for kind in ["RoundRobin", "LeastRequest"] {
+        let settings = json!({"algorithm": {"type": kind}, "slowStart": {"window": "30s"}});
+        on_both(settings, 2, |at| {
+            let seen: BTreeSet<String> = (0..40).map(|_| backend(at, &[])).collect();
+            assert_eq!(seen.len(), 2);
+        });
+    }
+}
+
+#[test]
+fn requests_with_the_same_header_or_cookie_meet_at_one_endpoint() {
+    for kind in ["RingHash", "Maglev"] {
+        for (on, header, prefix) in [
+            (json!({"type": "Header", "name": "X-User"}), "x-user", ""),
+            (json!({"type": "Cookie", "name": "session"}), "cookie", "other=1; session="),
+        ] {
+            on_both(json!({"algorithm": {"type": kind, "hashOn": on}}), 5, |at| {
+                let of = |user: usize| backend(at, &[(header, &format!("{prefix}user-{user}"))]);
+                let first: Vec<String> = (0..20).map(of).collect();
+                let second: Vec<String> = (0..20).map(of).collect();
+                assert_eq!(first, second);
+                assert!(first.iter().collect::<BTreeSet<_>>().len() > 2, "{first:?}");
+                let without: BTreeSet<String> = (0..40).map(|_| backend(at, &[])).collect();
+                assert!(without.len() > 2, "without a key, any endpoint: {without:?}");
+            });
+        }
+    }
+}
+
+#[test]
+fn requests_of_one_address_meet_at_one_endpoint() {
+    on_both(json!({"algorithm": {"type": "Maglev", "hashOn": {"type": "SourceIP"}}}), 5, |at| {
+        let seen: BTreeSet<String> = (0..20).map(|_| backend(at, &[])).collect();
+        assert_eq!(seen.len(), 1, "{seen:?}");
+    });
+}
+
+/// Whether `e0`, which fails alone, still gets requests after it has failed often.
+fn failing_endpoint_is_used(at: SocketAddr) -> bool {
+    let failing = [("x-only", "e0"), ("x-status", "503")];
+    let failures = |count: usize| (0..count).filter(|_| get(at, "/", &failing).status() == 503).count();
+    // Ejection is decided by Envoy's main thread.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        failures(10);
+        let is_used = failures(30) > 0;
+        if !is_used || Instant::now() > deadline {
+            return is_used;
+        }
+    }
+}
+
+#[test]
+fn a_failing_endpoint_is_ejected_unless_too_few_are_left() {
+    let settings = |panic: u8| {
+        json!({"outlierDetection": {"consecutiveFailures": 2, "baseEjectionTime": "1h", "maxEjectionPercent": 100},
+            "panicThreshold": panic})
+    };
+    on_both(settings(0), 3, |at| assert!(!failing_endpoint_is_used(at), "ejected"));
+    on_both(settings(100), 3, |at| assert!(failing_endpoint_is_used(at), "panic"));
+}
+
+#[test]
+fn without_outlier_detection_a_failing_endpoint_stays() {
+    let settings = json!({"outlierDetection": {"consecutiveFailures": 0}});
+    on_both(settings, 3, |at| assert!(failing_endpoint_is_used(at)));
+}
+
+#[test]
+fn requests_above_the_circuit_breaker_get_503() {
+    let settings =
+        json!({"circuitBreakers": {"maxConnections": 1, "maxPendingRequests": 1, "maxRequests": 1}});
+    on_both(settings, 1, |at| {
+        let slow = || get(at, "/", &[("x-delay", "1500")]).status();
+        let statuses: Vec<u16> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..5).map(|_| scope.spawn(slow)).collect();
+            all.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        assert!(statuses.contains(&200), "{statuses:?}");
+        assert!(statuses.iter().filter(|status| **status == 503).count() >= 2, "{statuses:?}");
+    });
+}
+
+#[test]
+fn listed_statuses_are_retried_within_the_budget() {
+    let failing = [("x-only", "e0"), ("x-status", "503")];
+    let failures = move |at| (0..30).filter(|_| get(at, "/", &failing).status() == 503).count();
+    let never = json!({"consecutiveFailures": 0});
+    let retries = json!({"attempts": 3, "codes": [503], "backoff": "1ms"});
+    on_both(json!({"retries": retries, "outlierDetection": never}), 2, |at| assert_eq!(failures(at), 0));
+    let mut spent = retries;
+    spent["budget"] = json!({"percent": 0, "minConcurrent": 0});
+    on_both(json!({"retries": spent, "outlierDetection": never}), 2, |at| assert!(failures(at) > 0));
+}
+
+#[test]
+fn timeouts_end_a_request_and_a_try() {
+    on_both(json!({"timeouts": {"request": "300ms"}}), 1, |at| {
+        assert_eq!(get(at, "/", &[("x-delay", "3000")]).status(), 504);
+        assert_eq!(get(at, "/", &[]).status(), 200);
+    });
+    // A try that takes too long is repeated at the other endpoint.
+    let settings = json!({"timeouts": {"backendRequest": "300ms"}, "retries": {"attempts": 3},
+        "outlierDetection": {"consecutiveFailures": 0}});
+    on_both(settings, 2, |at| {
+        let slow = [("x-only", "e0"), ("x-delay", "3000")];
+        assert!((0..6).all(|_| get(at, "/", &slow).status() == 200));
+    });
+}
+
+#[test]
+fn all_routes_to_a_destination_share_its_rate_limit() {
+    on_both(json!({"rateLimit": {"requests": 4, "interval": "10h"}}), 1, |at| {
+        let answers: Vec<Message> =
+            ["/a", "/b"].iter().cycle().take(8).map(|path| get(at, path, &[])).collect();
+        let statuses: Vec<u16> = answers.iter().map(Message::status).collect();
+        assert_eq!(statuses, [200, 200, 200, 200, 429, 429, 429, 429]);
+    });
+}
+
+#[test]
+fn faults_are_injected_into_their_share() {
+    on_both(json!({"faults": {"abort": {"status": 451}}}), 1, |at| {
+        let answer = get(at, "/", &[]);
+        assert_eq!((answer.status(), &*String::from_utf8_lossy(&answer.body)), (451, INJECTED_FAULT));
+    });
+    on_both(json!({"faults": {"abort": {"status": 503, "percentage": "50"}}}), 1, |at| {
+        let aborted = (0..200).filter(|_| get(at, "/", &[]).status() == 503).count();
+        assert!((60..140).contains(&aborted), "{aborted}");
+    });
+    on_both(json!({"faults": {"delay": {"duration": "400ms"}}}), 1, |at| {
+        let started = Instant::now();
+        assert_eq!(get(at, "/", &[]).status(), 200);
+        assert!(started.elapsed() >= Duration::from_millis(390));
+    });
+    on_both(json!({"faults": {"abort": {"status": 503, "percentage": 0}}}), 1, |at| {
+        assert!((0..20).all(|_| get(at, "/", &[]).status() == 200));
+    });
+}

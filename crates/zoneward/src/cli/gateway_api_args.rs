@@ -1,0 +1,94 @@
+//! Flags about the Gateway API: `plan status`, and which schemas count.
+
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use ipnet::IpNet;
+use plan::gateway_api::MachineAddresses;
+use store::kinds::{GatewayApiChannel, set_gateway_api_channel};
+
+use super::{InputArgs, OutputArgs, Up};
+
+/// `zoneward plan status`
+#[derive(Debug, Args)]
+pub struct PlanStatus {
+    #[command(flatten)]
+    pub input: InputArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Address that a Gateway may have; the first is that of Gateways without spec.addresses; repeatable
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub gateway_address: Vec<IpAddr>,
+    /// Controller whose GatewayClasses count
+    #[arg(long, value_name = "NAME", default_value = model::gateway_api::CONTROLLER)]
+    pub controller_name: String,
+}
+
+/// Addresses of Gateways: one, or a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayAddressRange(Vec<IpAddr>);
+
+impl FromStr for GatewayAddressRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const MOST: usize = 256;
+        let wrong = || format!("{text:?} is neither an IP address nor a range, such as 127.0.0.16/28");
+        if let Ok(ip) = text.parse::<IpAddr>() {
+            return if ip.is_unspecified() { Err(wrong()) } else { Ok(Self(vec![ip])) };
+        }
+        let range: IpNet = text.parse().map_err(|_| wrong())?;
+        let all: Vec<IpAddr> = range.hosts().take(MOST + 1).collect();
+        if all.len() > MOST {
+            return Err(format!("{text} has more than {MOST} addresses"));
+        }
+        Ok(Self(all))
+    }
+}
+
+impl Up {
+    /// The addresses of Gateways on this machine; none without L7 proxies.
+    pub fn machine_addresses(&self) -> MachineAddresses {
+        if self.no_mesh {
+            return MachineAddresses::default();
+        }
+        let mut usable: Vec<IpAddr> =
+            self.gateway_address.iter().flat_map(|range| range.0.iter().copied()).collect();
+        if usable.is_empty() {
+            usable.extend(self.mesh_bind.iter().filter(|ip| !ip.is_unspecified()));
+        }
+        if usable.is_empty() {
+            usable.push(own_address());
+        }
+        MachineAddresses { usable, mesh: self.mesh_bind.clone() }
+    }
+}
+
+/// The address that this machine reaches others from; loopback if it has none.
+fn own_address() -> IpAddr {
+    // Connecting a UDP socket sends nothing: the kernel only chooses a route.
+    let found = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+        socket.local_addr()
+    });
+    found.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GatewayApiSchemas {
+    /// Stable fields
+    Standard,
+    /// Experimental fields of Gateway, HTTPRoute and GRPCRoute, too
+    Experimental,
+}
+
+impl GatewayApiSchemas {
+    /// Sets the channel of this process.
+    pub fn apply(self) {
+        set_gateway_api_channel(match self {
+            Self::Standard => GatewayApiChannel::Standard,
+            Self::Experimental => GatewayApiChannel::Experimental,
+        });
+    }
+}
