@@ -1,7 +1,7 @@
 //! Resources as Envoy's JSON, decoded from the bytes that are sent. Private keys are omitted.
 //!
-//! `config_dump/fields.txt` names the fields of our messages. Other fields are shown by number, so that nothing is
-//! hidden.
+//! `config_dump/fields.txt` names the fields of our messages. Other fields are shown by number and length, since they could
+//! hold a key.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -25,6 +25,9 @@ enum FieldType {
     Bytes,
     Bool,
     Int,
+    /// A repeated number.
+    Packed,
+    Double,
     Enum(BTreeMap<u64, &'static str>),
     Message(&'static str),
     Map(&'static str),
@@ -79,6 +82,8 @@ fn read_field(line: &'static str) -> Option<(u32, Field)> {
             "bytes" => FieldType::Bytes,
             "bool" => FieldType::Bool,
             "int" => FieldType::Int,
+            "packed" => FieldType::Packed,
+            "double" => FieldType::Double,
             of => FieldType::Message(of),
         },
     };
@@ -131,7 +136,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 fn message(name: &str, bytes: &[u8], depth: usize) -> Value {
     match name {
         "google.protobuf.Any" => return any(bytes, depth),
-        "google.protobuf.Duration" => return format!("{}s", number(bytes)).into(),
+        "google.protobuf.Duration" => return duration(bytes).into(),
         "google.protobuf.UInt32Value" => return number(bytes).into(),
         "google.protobuf.BoolValue" => return (number(bytes) != 0).into(),
         _ => {}
@@ -174,6 +179,14 @@ fn decode(field_type: &FieldType, raw: &WireValue<'_>, depth: usize) -> Value {
         (FieldType::Bytes, WireValue::Bytes(bytes)) => STANDARD.encode(bytes).into(),
         (FieldType::Bool, WireValue::Number(number)) => (*number != 0).into(),
         (FieldType::Int, WireValue::Number(number)) => (*number).into(),
+        (FieldType::Packed, WireValue::Bytes(bytes)) => {
+            let mut rest = *bytes;
+            std::iter::from_fn(|| varint(&mut rest)).collect()
+        }
+        (FieldType::Double, WireValue::Bytes(bytes)) => match <[u8; 8]>::try_from(*bytes) {
+            Ok(bytes) => f64::from_le_bytes(bytes).into(),
+            Err(_) => unknown(raw),
+        },
         (FieldType::Enum(names), WireValue::Number(number)) => {
             names.get(number).map_or_else(|| Value::from(*number), |name| Value::from(*name))
         }
@@ -186,8 +199,20 @@ fn decode(field_type: &FieldType, raw: &WireValue<'_>, depth: usize) -> Value {
 fn unknown(raw: &WireValue<'_>) -> Value {
     match raw {
         WireValue::Number(number) => (*number).into(),
-        WireValue::Bytes(bytes) => STANDARD.encode(bytes).into(),
+        WireValue::Bytes(bytes) => format!("{} bytes", bytes.len()).into(),
     }
+}
+
+/// Seconds with the decimal places that are needed.
+fn duration(bytes: &[u8]) -> String {
+    let part = |wanted: u32| {
+        wire_fields(bytes).find_map(|(at, raw)| match raw {
+            WireValue::Number(number) if at == wanted => Some(number),
+            _ => None,
+        })
+    };
+    let nanos = format!(".{:09}", part(2).unwrap_or(0));
+    format!("{}{}s", part(1).unwrap_or(0), nanos.trim_end_matches('0').trim_end_matches('.'))
 }
 
 /// A map entry.

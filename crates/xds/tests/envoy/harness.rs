@@ -63,6 +63,14 @@ impl Control {
     }
 
     pub fn publish(&self, resources: &Arc<ResourceSet>) {
+        for kind in ResourceType::ALL {
+            for resource in resources.of(kind).values() {
+                let shown = xds::config_dump::value(kind, resource).to_string();
+                assert!(!shown.contains("\"field "), "config_dump/fields.txt lacks a name: {shown}");
+                // "-----BEGIN PRIVATE" in base64.
+                assert!(!shown.contains("LS0tLS1CRUdJTiBQUklWQVRF"), "a private key is shown: {shown}");
+            }
+        }
         self.source.0.send_modify(|held| {
             let next = match held {
                 Some(held) => held.next(resources.clone()),
