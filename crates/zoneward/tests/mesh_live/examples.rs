@@ -1,6 +1,6 @@
 //! The examples with `zoneward up`: plain processes are the endpoints, requests go through the proxies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::world::{Machine, Upstream, ask, body, until};
 
@@ -27,7 +27,7 @@ pub(crate) fn seed_examples_route_as_they_say() {
     assert_eq!(ask(SIDECAR, "backend", "/v1/x", "").unwrap().headers.get("env"), None);
     machine.example("seed-override");
     let both = |path: &str| {
-        let seen: std::collections::BTreeSet<String> = (0..40).map(|_| version(path)).collect();
+        let seen: BTreeSet<String> = (0..40).map(|_| version(path)).collect();
         seen.len() == 2
     };
     until("the cleared rules", || both("/v1/x") && both("/v2/x"));
@@ -37,7 +37,11 @@ pub(crate) fn seed_examples_route_as_they_say() {
 
 pub(crate) fn canary_gets_a_tenth() {
     let (_machine, ..) = two_versions("canary", "canary");
-    until("the first answer", || body(SIDECAR, "/").is_some());
+    // The proxy may know the route before the endpoints of both versions.
+    until("answers of both versions", || {
+        let answers: Option<BTreeSet<String>> = (0..60).map(|_| body(SIDECAR, "/")).collect();
+        answers.is_some_and(|versions| versions.len() == 2)
+    });
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     const REQUESTS: u32 = 2_000;
     for _ in 0..REQUESTS {
