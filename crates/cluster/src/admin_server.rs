@@ -213,7 +213,8 @@ impl AdminRoutes {
     }
 
     /// Serves `/metrics`.
-    pub fn metrics(self, registry: Registry) -> Self {
+    pub fn metrics(self, registry: impl Into<Arc<Registry>>) -> Self {
+        let registry = registry.into();
         self.page("/metrics", move |head| metrics(&registry, head))
     }
 
@@ -258,7 +259,12 @@ async fn read_body(body: Incoming) -> Option<Bytes> {
 /// Metrics as OpenMetrics if the client accepts it, else in Prometheus' text format.
 pub fn metrics(registry: &Registry, head: &Parts) -> AdminPage {
     let accept = head.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    exposition::page(registry, accept.collect::<Vec<_>>().join(",").as_str())
+    metrics_accepted(registry, &accept.collect::<Vec<_>>().join(","))
+}
+
+/// Metrics in the format of an Accept header.
+pub fn metrics_accepted(registry: &Registry, accept: &str) -> AdminPage {
+    exposition::page(registry, accept)
 }
 
 /// Listens for health and metrics at the address of the flag, or at the default. Several daemons may share a machine: if

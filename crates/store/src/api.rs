@@ -28,13 +28,13 @@ mod write;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ::listener::ConnectionHandle;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use clock::Clock;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -102,6 +102,9 @@ impl Caller {
     }
 }
 
+/// The metrics of this process, in the format that an Accept header asks for: content type and text.
+pub type MetricsPage = Box<dyn Fn(&str) -> (&'static str, String) + Send + Sync>;
+
 /// Limits for clients. What is above is shared fairly: see `fairness`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApiLimits {
@@ -159,6 +162,7 @@ pub struct Api {
     authorizer: Arc<Authorizer>,
     authenticator: Arc<Authenticator>,
     audit: Option<Arc<AuditLog>>,
+    metrics: Arc<OnceLock<MetricsPage>>,
 }
 
 /// Why a transaction wrote nothing.
@@ -189,7 +193,13 @@ impl Api {
             authorizer,
             authenticator,
             audit,
+            metrics: Arc::default(),
         }
+    }
+
+    /// Serves `/metrics`, which is not found before; the first call counts.
+    pub fn serve_metrics(&self, page: MetricsPage) {
+        self.metrics.get_or_init(|| page);
     }
 
     /// Records requests in an audit log.
@@ -316,9 +326,9 @@ impl Api {
         if let Some(error) = unknown {
             return Err(error);
         }
-        // The only document that is also served as protobuf.
+        // The only documents that are not served as JSON alone.
         let accept = match path {
-            RequestPath::OpenApiV2 => Accept::default(),
+            RequestPath::OpenApiV2 | RequestPath::Metrics => Accept::default(),
             _ => Accept::of(&head.headers)?,
         };
         if let RequestPath::Resource(info) = path {
@@ -359,6 +369,12 @@ impl Api {
         let _seat = self.fairness.seat(PriorityLevel::Reads, flow.as_ref()).await?;
         match path {
             RequestPath::Backup => self.backup().await,
+            RequestPath::Metrics => {
+                let page = self.metrics.get().ok_or_else(StatusError::no_such_path)?;
+                let accept = head.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+                let (content_type, text) = page(&accept.collect::<Vec<_>>().join(","));
+                Ok(body::negotiated(content_type, text.into()))
+            }
             RequestPath::OpenIdConfiguration => {
                 Ok(body::json(200, &self.authenticator.openid_configuration()))
             }

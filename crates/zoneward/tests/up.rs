@@ -33,6 +33,21 @@ fn it_answers_stops_cleanly_and_keeps_what_was_written() {
     fs::remove_dir_all(&data).unwrap();
 }
 
+/// As kube-apiserver does, beside the port of its own.
+#[test]
+fn the_api_serves_the_metrics_of_the_process() {
+    let data = folder("metrics");
+    let up = Up::start(&data, &[]);
+    until("the metrics", || up.ask("GET", "/metrics", "").code == 200);
+    let metrics = up.ask("GET", "/metrics", "").body;
+    assert!(metrics.contains("\nzoneward_api_watchers "), "{metrics}");
+    assert_eq!(up.ask("POST", "/metrics", "").code, 405);
+    let paths = up.ask("GET", "/", "").body;
+    assert!(paths.contains("\"/metrics\""), "{paths}");
+    drop(up);
+    fs::remove_dir_all(&data).unwrap();
+}
+
 #[test]
 fn what_it_acknowledged_survives_a_kill() {
     let data = folder("killed");

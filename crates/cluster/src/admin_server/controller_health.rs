@@ -21,7 +21,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const UNREADY_AFTER: Duration = Duration::from_secs(20);
 
 /// The routes; `ready` decides about `/readyz`.
-pub fn routes(registry: Registry, ready: HealthChecks) -> AdminRoutes {
+pub fn routes(registry: impl Into<Arc<Registry>>, ready: HealthChecks) -> AdminRoutes {
     // Liveness does not depend on the API: a restart would not bring it back.
     let alive = HealthChecks::default().check("ping", || Ok(()));
     AdminRoutes::default()

@@ -10,6 +10,8 @@ pub(crate) enum RequestPath<'a> {
     Resource(RequestInfo),
     /// `/healthz`, `/livez`, `/readyz`.
     Health,
+    /// `/metrics`.
+    Metrics,
     /// `/backup`.
     Backup,
     /// `/.well-known/openid-configuration`.
@@ -72,6 +74,7 @@ pub(super) fn parse(path: &str) -> Result<RequestPath<'_>, StatusError> {
     let parts: Vec<&str> = path.split('/').collect();
     match parts.as_slice() {
         ["healthz" | "livez" | "readyz", ..] => Ok(RequestPath::Health),
+        ["metrics"] => Ok(RequestPath::Metrics),
         ["backup"] => Ok(RequestPath::Backup),
         [".well-known", "openid-configuration"] => Ok(RequestPath::OpenIdConfiguration),
         ["openid", "v1", "jwks"] => Ok(RequestPath::SigningKeys),

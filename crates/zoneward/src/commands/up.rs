@@ -190,6 +190,12 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         ready = controllers.check(ready);
     }
     let access = args.access.access(overseers.local_addr()?, Some(client.clone()), &clock)?;
+    let registry = Arc::new(registry);
+    let metrics = registry.clone();
+    api.serve_metrics(Box::new(move |accept| {
+        let page = admin_server::metrics_accepted(&metrics, accept);
+        (page.content_type, page.body)
+    }));
     let routes = ledger.routes(controller_health::routes(registry, ready)).with_access(access);
     let reports = ledger.routes(AdminRoutes::default());
     let counting =
