@@ -14,11 +14,11 @@ use plan::capacity::WHOLE;
 use plan::hints::{Hysteresis, Mechanism};
 use plan::ledger::{LedgerDemand, TrafficOwner};
 use plan::spill::measured::{
-    DemandDecision, DemandInput, DemandMemory, INTERVAL, PredictedTraffic, WriteBudget, ZoneMeasurement,
-    decide,
+    DemandDecision, DemandInput, DemandMemory, INTERVAL, PredictedTraffic, SuspectedNode, WriteBudget,
+    ZoneMeasurement, decide,
 };
 use plan::spill::{MeasuredDemand, SpillDemand, SpillDemandMode, ZoneCapacity};
-use plan::status::{SpillDemandStatus, SpillZoneStatus};
+use plan::status::{SpillDemandStatus, SpillZoneStatus, SuspectedNodeStatus};
 use plan::work_queue::MonotonicTime;
 use tracing::info;
 
@@ -27,6 +27,8 @@ use super::status_board::LedgerView;
 
 /// Reason of the Notice about reports that are not used.
 const NOT_TRUSTED: &str = "MeasuredDemandNotTrusted";
+/// Reason of the Notice about a node that reports far more than the others of its zone.
+const NODE_NOT_TRUSTED: &str = "NodeDemandNotTrusted";
 
 /// What is remembered of each Service that spills.
 #[derive(Debug, Default)]
@@ -132,6 +134,7 @@ impl SliceReconciler {
             };
             let mut decision = decide(&memory, &input);
             notices.extend(decision.newly_distrusted.iter().map(|zone| not_trusted(&key, zone)));
+            notices.extend(decision.newly_suspected.iter().map(|node| node_not_trusted(&key, node)));
             let status = status(mode, &decision, &input);
             if let Some(reason) = decision.write.filter(|_| mode == SpillDemandMode::Measured) {
                 match self.demands.budget.take(now) {
@@ -194,7 +197,8 @@ fn measurements(
             nodes: *nodes,
             reporting: *reporting,
             rate_by_target: rates.map(|(to, rate)| (Name::new(to), *rate)).collect(),
-            highest_node_rate: row.map_or(0.0, |row| row.highest_rate),
+            highest_rate: row.map_or(0.0, |row| row.highest_rate),
+            busiest: row.map(|row| row.busiest.clone()).unwrap_or_default(),
         }
     };
     nodes.iter().map(zone).collect()
@@ -235,6 +239,17 @@ fn not_trusted(key: &ServiceKey, zone: &str) -> Notice {
     Notice::new(ObjectRef::service(key), NOT_TRUSTED, message)
 }
 
+fn node_not_trusted(key: &ServiceKey, suspected: &SuspectedNode) -> Notice {
+    let SuspectedNode { zone, node, rate, next_rate } = suspected;
+    let message = format!(
+        "Node {node} reports {rate:.1} connections per second, and no other node of zone {zone} more than {next_rate:.1}. Other \
+         zones do not keep more because of it: where it matters, the traffic of {zone} is spread over all endpoints. A \
+         gateway needs nothing, or one more on another node of the zone. Otherwise compare its \
+         zoneward_service_connections_total with conntrack on the node, and restart its node proxy."
+    );
+    Notice::new(ObjectRef::service(key), NODE_NOT_TRUSTED, message)
+}
+
 fn status(mode: SpillDemandMode, decision: &DemandDecision, input: &DemandInput<'_>) -> SpillDemandStatus {
     let figures = &decision.figures;
     let zone = |(zone, share): (&Name, &f64)| SpillZoneStatus {
@@ -243,6 +258,7 @@ fn status(mode: SpillDemandMode, decision: &DemandDecision, input: &DemandInput<
         share: *share,
         cpu_share: input.cpu.fraction(zone),
         is_spread: figures.spread.contains(zone),
+        suspected_node: figures.suspected.iter().find(|node| node.zone == *zone).map(suspected_node),
     };
     let now = PredictedTraffic::new(input.applied, &figures.share_by_zone, input.endpoints_by_zone);
     SpillDemandStatus {
@@ -254,6 +270,14 @@ fn status(mode: SpillDemandMode, decision: &DemandDecision, input: &DemandInput<
         highest_load: now.highest_load,
         measured_in_zone: figures.predicted.in_zone,
         measured_highest_load: figures.predicted.highest_load,
+    }
+}
+
+fn suspected_node(suspected: &SuspectedNode) -> SuspectedNodeStatus {
+    SuspectedNodeStatus {
+        node: suspected.node.to_string(),
+        connections_per_second: suspected.rate,
+        next_connections_per_second: suspected.next_rate,
     }
 }
 

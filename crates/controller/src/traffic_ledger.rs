@@ -10,7 +10,7 @@ use clock::Clock;
 use cluster::admin_server::{AdminPage, AdminPost, AdminRoutes, ReviewedUser};
 use cluster::ledger_client;
 use http::StatusCode;
-use model::{ObjectKey, Snapshot};
+use model::{Name, Node, ObjectKey, Snapshot};
 use plan::ledger::{
     PodZones, PriceTable, ReportedProxy, TrafficCost, TrafficLedger, TrafficReply, TrafficReport,
     TrafficSums, proxy_addresses,
@@ -52,6 +52,8 @@ struct LedgerState {
     /// While leading.
     ledger: Option<TrafficLedger>,
     zones: PodZones,
+    /// Of the Nodes with a zone, by name.
+    zone_by_node: BTreeMap<Name, Name>,
     prices: PriceTable,
     /// Proxies that report, and when they did.
     proxies: BTreeMap<String, (ReportedProxy, MonotonicTime)>,
@@ -141,9 +143,12 @@ impl SharedLedger {
             state.proxies.values().map(|(proxy, _)| proxy.clone()).collect::<Vec<ReportedProxy>>()
         });
         let zones = PodZones::of(snapshot, proxy_addresses(snapshot, &proxies));
+        let zone_of = |node: &Node| Some((node.name.clone(), node.zone.clone()?));
+        let zone_by_node = snapshot.nodes().values().filter_map(zone_of).collect();
         self.with(|state, now| {
             state.nodes_read = Some(now);
             state.zones = zones;
+            state.zone_by_node = zone_by_node;
             let sums = state.ledger.as_ref().map(|ledger| ledger.sums(Duration::ZERO, now));
             let silent = sums.into_iter().flat_map(|sums| sums.silent);
             let sockets = &state.sockets;
@@ -178,7 +183,12 @@ impl SharedLedger {
             move |window| sums.with(|state, now| state.sums(window, now)),
             move |from, to| prices.with(|state, _| state.prices.usd(from, to, GB)),
         )
-        .with_demand(move || demand.with(|state, now| Some(state.ledger.as_ref()?.demand(now))))
+        .with_demand(move || {
+            demand.with(|state, now| {
+                let zone = |node: &str| state.zone_by_node.get(node).map(|zone| &**zone);
+                Some(state.ledger.as_ref()?.demand(now, zone))
+            })
+        })
         .with_history(move |owner| {
             history.with(|state, _| {
                 state.ledger.as_ref().map(|ledger| ledger.history(owner)).unwrap_or_default()

@@ -32,7 +32,7 @@ use crate::what_if::{TrafficFigures, WhatIfEvaluator, WhatIfQuery, recommend, se
 pub use convergence::ConvergenceFigures;
 pub use detail::{
     CanaryShare, DetailReason, ServiceDetail, SpillDemandStatus, SpillZoneStatus, StatusCondition,
-    StatusEvent, ZoneFlow, ZoneRow, detail,
+    StatusEvent, SuspectedNodeStatus, ZoneFlow, ZoneRow, detail,
 };
 pub use nodes::{NodeReportState, NodeState, NodeStatus};
 pub use observed::{

@@ -19,8 +19,10 @@ fn check(kind: TraceKind, scenario: LoopScenario, seed: u64) -> LoopScore {
     if scenario.liar != 1.0 {
         let same_zone = score(LoopStrategy::PreferSameZone);
         // Reports of a lying node: never worse than PreferSameZone.
-        assert!(measured.overload_minutes <= same_zone.overload_minutes + 1.0, "{what}: {measured:?}");
-        return measured;
+        assert!(
+            measured.overload_minutes <= same_zone.overload_minutes,
+            "{what}: {measured:?} {same_zone:?}"
+        );
     }
     let best = score(LoopStrategy::KnownCapacity);
     // Bursts need some seconds until nodes react.
@@ -35,6 +37,19 @@ fn the_loss_of_a_zone_is_absorbed_at_once() {
     let score = check(kind, scenario, seed);
     let again = run(&DemandTrace::new(kind, scenario, seed), MEASURED, seed);
     assert_eq!(again, score, "equal seeds give equal scores");
+}
+
+/// A lying node moves the row of its own zone alone, so that the load is as with honest reports. `ZONEWARD_BENCH_SEEDS=20`
+/// takes more than one seed.
+#[test]
+fn a_lying_node_is_never_worse_than_prefer_same_zone() {
+    let seeds = std::env::var("ZONEWARD_BENCH_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let lying = SCENARIOS.into_iter().find(|scenario| scenario.liar != 1.0).expect("it is there");
+    for kind in TraceKind::ALL {
+        for seed in 0..seeds {
+            check(kind, lying, seed);
+        }
+    }
 }
 
 /// Each seed is another case: all 40 of traces and scenarios are checked with 40 seeds.

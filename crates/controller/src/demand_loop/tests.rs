@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cluster::{InformerEvent, ObjectKind};
 use plan::hints::HintConfig;
-use plan::ledger::{ServiceDemandRow, ZoneDemandRow};
+use plan::ledger::{BusiestNode, ServiceDemandRow, ZoneDemandRow};
 use serde_json::{Value, json};
 
 use super::*;
@@ -70,11 +70,17 @@ pub(crate) fn reconciler(mode: Option<SpillDemandMode>, service_mode: Option<&st
 
 /// Connections per second: all from zb, split by its plan.
 pub(crate) fn traffic(own: f64, other: f64) -> LedgerView {
+    let busiest = BusiestNode { name: "n2".to_owned(), rate: own + other, ..BusiestNode::default() };
+    traffic_with(own, other, busiest)
+}
+
+fn traffic_with(own: f64, other: f64, busiest: BusiestNode) -> LedgerView {
     let owner = TrafficOwner::Service { namespace: "shop".to_owned(), name: "web".to_owned() };
     let zones = vec![ZoneDemandRow {
         from_zone: "zb".to_owned(),
         rate_by_target: vec![("za".to_owned(), other), ("zb".to_owned(), own)],
-        highest_rate: own + other,
+        highest_rate: busiest.rate,
+        busiest,
     }];
     let reporting = ["node/n1", "node/n2"].map(str::to_owned).into();
     let demand = LedgerDemand { services: vec![ServiceDemandRow { owner, zones }], reporting };
@@ -163,6 +169,30 @@ fn measured_demand_is_written_once_and_read_back_by_the_next_leader() {
         assert_eq!(write(&mut reconciler, seconds), None);
         decide(&mut reconciler, &traffic, seconds);
     }
+}
+
+#[test]
+fn a_node_far_above_the_others_of_its_zone_gets_one_notice() {
+    let mut reconciler = reconciler(Some(SpillDemandMode::Measured), None);
+    write(&mut reconciler, 0).expect("slices are created");
+    let busiest = BusiestNode { name: "n2".to_owned(), rate: 94.0, next_rate: 2.0, others: 3 };
+    let traffic = traffic_with(25.0, 75.0, busiest);
+    let mut notices = decide(&mut reconciler, &traffic, 10);
+    let measured = write(&mut reconciler, 10).expect("the demand moved");
+    assert_eq!(measured["zoneward.dev/keep"], "1.00/4 spread=zb");
+    for seconds in (20..300).step_by(10) {
+        notices.extend(decide(&mut reconciler, &traffic, seconds));
+        assert_eq!(write(&mut reconciler, seconds), None);
+    }
+    let [notice] = notices.as_slice() else { panic!("{notices:?}") };
+    assert_eq!(notice.reason, NODE_NOT_TRUSTED);
+    assert!(notice.message.starts_with("Node n2 reports 94.0 connections per second"), "{notice:?}");
+    let key = ServiceKey::new(&"shop".into(), &"web".into());
+    let status = reconciler.demands.status(&key).expect("it is measured");
+    let zone = status.zones.iter().find(|zone| zone.zone == "zb").expect("it has nodes");
+    assert!(zone.is_spread);
+    assert_eq!(zone.suspected_node.as_ref().map(|suspected| suspected.node.as_str()), Some("n2"));
+    assert_eq!(reconciler.demands.wanted_endpoints().iter().find(|(_, zone, _)| *zone == "zb"), None);
 }
 
 #[test]

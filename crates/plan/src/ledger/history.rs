@@ -9,8 +9,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{
-    LedgerDemand, ServiceDemandRow, TrafficGaps, TrafficOwner, TrafficReport, TrafficRow, TrafficSums,
-    ZoneDemandRow, ZonePairTraffic,
+    BusiestNode, LedgerDemand, ServiceDemandRow, TrafficGaps, TrafficOwner, TrafficReport, TrafficRow,
+    TrafficSums, ZoneDemandRow, ZonePairTraffic,
 };
 use crate::work_queue::MonotonicTime;
 use minute_cells::{CellSums, MinuteCells};
@@ -473,29 +473,48 @@ impl TrafficLedger {
     }
 
     /// Connections per second by Service and zones, between the last two reports of each reporter that is not silent.
-    pub fn demand(&self, now: MonotonicTime) -> LedgerDemand {
+    /// `zone_of_node` is the zone of a Node by name: connections that a node reports from another zone do not count.
+    pub fn demand<'a>(
+        &self,
+        now: MonotonicTime,
+        zone_of_node: impl Fn(&str) -> Option<&'a str>,
+    ) -> LedgerDemand {
         let mut reporting = BTreeSet::new();
         let mut rates: BTreeMap<CellKey, f64> = BTreeMap::new();
-        let mut highest: BTreeMap<(OwnerId, u8), f64> = BTreeMap::new();
+        let mut highest: BTreeMap<(OwnerId, u8), (f64, BusiestNode)> = BTreeMap::new();
+        let zone = |id: u8| self.zones.get(usize::from(id)).map_or("", String::as_str);
         for (name, reporter) in &self.reporters {
             let Some(own) = reporter.rates.as_ref().filter(|_| !reporter.is_silent(now)) else { continue };
             reporting.insert(name.clone());
+            let node = name.strip_prefix("node/");
+            let node_zone = node.and_then(&zone_of_node);
             for cells in own.chunk_by(|(a, _), (b, _)| (a.owner, a.from) == (b.owner, b.from)) {
+                let from = zone(cells[0].0.from);
+                if !from.is_empty() && node_zone.is_some_and(|own| own != from) {
+                    continue;
+                }
                 let mut sum = 0.0;
                 for (key, rate) in cells {
                     *rates.entry(*key).or_default() += f64::from(*rate);
                     sum += f64::from(*rate);
                 }
-                let most = highest.entry((cells[0].0.owner, cells[0].0.from)).or_default();
+                let (most, busiest) = highest.entry((cells[0].0.owner, cells[0].0.from)).or_default();
                 *most = most.max(sum);
+                if let Some(node) = node {
+                    busiest.add(node, sum);
+                }
             }
         }
         let rates: Vec<(CellKey, f64)> = rates.into_iter().collect();
-        let zone = |id: u8| self.zones.get(usize::from(id)).cloned().unwrap_or_default();
-        let row = |cells: &[(CellKey, f64)]| ZoneDemandRow {
-            from_zone: zone(cells[0].0.from),
-            rate_by_target: cells.iter().map(|(key, rate)| (zone(key.to), *rate)).collect(),
-            highest_rate: highest.get(&(cells[0].0.owner, cells[0].0.from)).copied().unwrap_or_default(),
+        let row = |cells: &[(CellKey, f64)]| {
+            let (highest_rate, busiest) =
+                highest.get(&(cells[0].0.owner, cells[0].0.from)).cloned().unwrap_or_default();
+            ZoneDemandRow {
+                from_zone: zone(cells[0].0.from).to_owned(),
+                rate_by_target: cells.iter().map(|(key, rate)| (zone(key.to).to_owned(), *rate)).collect(),
+                highest_rate,
+                busiest,
+            }
         };
         let service = |cells: &[(CellKey, f64)]| {
             let owner = self.owners.get(cells[0].0.owner as usize).cloned().flatten()?;

@@ -13,6 +13,7 @@
 
 mod prediction;
 mod proof;
+mod suspicion;
 mod trust;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,9 +22,12 @@ use std::time::Duration;
 use model::{Name, Timestamp};
 
 use super::{ProvedLoad, SpillDemand, SpillKeep, ZoneCapacity};
+use crate::ledger::BusiestNode;
 use crate::work_queue::MonotonicTime;
 pub use prediction::PredictedTraffic;
 use proof::LoadHistory;
+pub use suspicion::SuspectedNode;
+use suspicion::Suspicion;
 use trust::ZoneTrust;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -70,8 +74,9 @@ pub struct ZoneMeasurement {
     pub reporting: usize,
     /// New connections per second from this zone by zone of the endpoint, of the nodes that report.
     pub rate_by_target: BTreeMap<Name, f64>,
-    /// Those of the node with the most.
-    pub highest_node_rate: f64,
+    /// Those of the node or proxy with the most.
+    pub highest_rate: f64,
+    pub busiest: BusiestNode,
 }
 
 impl ZoneMeasurement {
@@ -81,8 +86,11 @@ impl ZoneMeasurement {
 
     /// Of all its nodes: those that are silent count like the others.
     fn rate(&self) -> f64 {
-        let rate: f64 = self.rate_by_target.values().sum();
-        rate * self.nodes.max(self.reporting) as f64 / self.reporting.max(1) as f64
+        self.rate_by_target.values().sum::<f64>() * self.scale()
+    }
+
+    fn scale(&self) -> f64 {
+        self.nodes.max(self.reporting) as f64 / self.reporting.max(1) as f64
     }
 
     /// What one node may have made up: the part of its rate above the mean of the others. Fewer than three do not tell.
@@ -90,8 +98,8 @@ impl ZoneMeasurement {
         if self.reporting < 3 {
             return 0.0;
         }
-        let others = self.rate_by_target.values().sum::<f64>() - self.highest_node_rate;
-        (self.highest_node_rate - others / (self.reporting - 1) as f64).max(0.0)
+        let others = self.rate_by_target.values().sum::<f64>() - self.highest_rate;
+        (self.highest_rate - others / (self.reporting - 1) as f64).max(0.0) * self.scale()
     }
 }
 
@@ -148,6 +156,7 @@ pub struct DemandMemory {
     heard: Option<MonotonicTime>,
     loads: LoadHistory,
     trust_by_zone: BTreeMap<Name, ZoneTrust>,
+    suspicion_by_zone: BTreeMap<Name, Suspicion>,
     /// When splits were compared.
     compared: Option<MonotonicTime>,
 }
@@ -176,6 +185,8 @@ pub struct DemandDecision {
     pub memory: DemandMemory,
     /// Zones that turned out to report a split that is not theirs.
     pub newly_distrusted: Vec<Name>,
+    /// Nodes that have been suspected for a minute: worth a Notice.
+    pub newly_suspected: Vec<SuspectedNode>,
     pub figures: DemandFigures,
 }
 
@@ -187,6 +198,8 @@ pub struct DemandFigures {
     pub share_by_zone: BTreeMap<Name, f64>,
     /// Zones whose traffic follows capacity.
     pub spread: Vec<Name>,
+    /// Nodes that report far more than the others of their zone.
+    pub suspected: Vec<SuspectedNode>,
     /// Whether CPU shares decide, because no zone reports.
     pub is_by_cpu: bool,
     /// What an endpoint may carry, in connections per second.
@@ -202,7 +215,8 @@ impl DemandFigures {
         if self.is_by_cpu || self.allowed_load <= 0.0 {
             return BTreeMap::new();
         }
-        let is_known = |(zone, _): &(&Name, &f64)| !self.spread.contains(zone);
+        let is_suspected = |zone: &Name| self.suspected.iter().any(|node| node.zone == *zone);
+        let is_known = |(zone, _): &(&Name, &f64)| !self.spread.contains(zone) && !is_suspected(zone);
         // Less than a thousandth above a whole number is rounding.
         let wanted = |rate: f64| (rate / self.allowed_load - 0.001).ceil().max(0.0) as u64;
         self.rate_by_zone.iter().filter(is_known).map(|(zone, rate)| (zone.clone(), wanted(*rate))).collect()
@@ -243,14 +257,13 @@ pub fn decide(before: &DemandMemory, input: &DemandInput<'_>) -> DemandDecision 
     }
     let is_by_cpu = is_all_silent && memory.heard.is_some_and(|heard| heard.after(ALL_SILENT) <= input.now);
     let newly_distrusted = memory.compare_splits(input);
+    let newly_suspected = memory.compare_nodes(input);
     memory.follow_rates(input);
     memory.prove(input, silent.is_empty());
     let distrusted = memory.trust_by_zone.iter().filter(|(_, trust)| trust.is_distrusted());
     let distrusted: BTreeSet<Name> = distrusted.map(|(zone, _)| zone.clone()).collect();
-    let spread = silent.iter().map(|z| z.zone.clone()).chain(distrusted).collect::<BTreeSet<Name>>();
-    let spread: Vec<Name> = spread.into_iter().filter(|zone| input.cpu.fraction(zone) > 0.0).collect();
-
-    let estimate = Estimate::new(&memory, input, if is_by_cpu { Vec::new() } else { spread }, is_by_cpu);
+    let unknown = silent.iter().map(|z| z.zone.clone()).chain(distrusted).collect();
+    let estimate = Estimate::new(&memory, input, unknown, is_by_cpu);
     let new = estimate.plan(input);
     // Zones are heard one by one: a new leader keeps what is written, and a new Service starts by CPU.
     if memory.first_decided.is_none() && memory.plan.is_some() {
@@ -276,10 +289,12 @@ pub fn decide(before: &DemandMemory, input: &DemandInput<'_>) -> DemandDecision 
         rate_by_zone: memory.rate_by_zone.clone(),
         share_by_zone: estimate.share_by_zone,
         spread: estimate.spread,
+        suspected: memory.suspected(),
         is_by_cpu,
         allowed_load: estimate.allowed_load,
     };
-    DemandDecision { plan, proved: memory.proved, write, memory, newly_distrusted, figures }
+    let proved = memory.proved;
+    DemandDecision { plan, proved, write, memory, newly_distrusted, newly_suspected, figures }
 }
 
 impl DemandMemory {
@@ -369,10 +384,18 @@ struct Estimate {
 }
 
 impl Estimate {
-    fn new(memory: &DemandMemory, input: &DemandInput<'_>, spread: Vec<Name>, is_by_cpu: bool) -> Self {
+    /// `unknown` are zones whose reports say nothing.
+    fn new(memory: &DemandMemory, input: &DemandInput<'_>, unknown: BTreeSet<Name>, is_by_cpu: bool) -> Self {
+        let suspected = if is_by_cpu { BTreeMap::new() } else { memory.confirmed_by_suspected_zone(input) };
+        let unknown = if is_by_cpu { BTreeSet::new() } else { unknown };
+        let spread = unknown.into_iter().chain(suspected.keys().cloned()).collect::<BTreeSet<Name>>();
+        let spread: Vec<Name> = spread.into_iter().filter(|zone| input.cpu.fraction(zone) > 0.0).collect();
         let rate_of = |zone: &Name| match is_by_cpu {
             true => 0.0,
-            false => memory.rate_by_zone.get(zone).copied().unwrap_or_default(),
+            false => {
+                let rate = memory.rate_by_zone.get(zone).copied().unwrap_or_default();
+                suspected.get(zone).map_or(rate, |confirmed| rate.min(*confirmed))
+            }
         };
         let zones = || input.cpu.zones().iter().map(|z| &z.zone);
         let total: f64 = zones().map(rate_of).sum();
@@ -390,7 +413,8 @@ impl Estimate {
         let proved = memory.proved.map_or(0.0, |proved| proved.now(input.time));
         let allowed_load =
             if is_by_cpu || !input.keeps_proved { fair } else { fair.max(PROVED_MARGIN * proved) };
-        let factor = if fair > 0.0 { (allowed_load / fair).min(100.0) } else { 1.0 };
+        // Around a suspected zone the load is equal, whatever it sends: that is known for no other factor.
+        let factor = if fair > 0.0 && suspected.is_empty() { (allowed_load / fair).min(100.0) } else { 1.0 };
         Self { share_by_zone, spread, allowed_load, factor }
     }
 

@@ -61,6 +61,19 @@ pub struct SpillZoneStatus {
     pub cpu_share: f64,
     /// Whether its traffic follows capacity, because its demand is not known.
     pub is_spread: bool,
+    /// The node that reports far more than the others of the zone, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspected_node: Option<SuspectedNodeStatus>,
+}
+
+/// A node that reports far more connections than the others of its zone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SuspectedNodeStatus {
+    pub node: String,
+    pub connections_per_second: f64,
+    /// Those of the node with the next most.
+    pub next_connections_per_second: f64,
 }
 
 /// Where the traffic of one zone goes.

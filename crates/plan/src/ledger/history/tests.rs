@@ -226,20 +226,25 @@ fn more_pairs_of_zones_than_the_bound_count_as_unknown_and_every_byte_is_there()
 fn demand_is_the_rate_between_the_last_two_reports_of_each_reporter() {
     let mut ledger = ledger();
     ledger.record(&report("node/n1", "s1", 1, 10, 1_000), at(20)).unwrap();
-    assert_eq!(ledger.demand(at(21)), LedgerDemand::default(), "one report has no rate");
+    assert_eq!(ledger.demand(at(21), |_| None), LedgerDemand::default(), "one report has no rate");
     ledger.record(&report("node/n1", "s1", 2, 40, 4_000), at(50)).unwrap();
     ledger.record(&report("node/n2", "s1", 1, 10, 1_000), at(50)).unwrap();
     ledger.record(&report("node/n2", "s1", 2, 20, 1_200), at(60)).unwrap();
-    let demand = ledger.demand(at(61));
+    let demand = ledger.demand(at(61), |_| None);
     assert_eq!(demand.reporting, ["node/n1", "node/n2"].map(str::to_owned).into());
     let zone = ZoneDemandRow {
         from_zone: "a".to_owned(),
         rate_by_target: vec![("b".to_owned(), 12.0)],
         highest_rate: 10.0,
+        busiest: BusiestNode { name: "n1".to_owned(), rate: 10.0, next_rate: 2.0, others: 1 },
     };
     assert_eq!(demand.services, [ServiceDemandRow { owner: service("cart"), zones: vec![zone] }]);
+    // A node counts for its own zone alone.
+    let elsewhere = ledger.demand(at(61), |node| (node == "n1").then_some("c"));
+    assert_eq!(elsewhere.reporting, demand.reporting);
+    assert_eq!(elsewhere.services[0].zones[0].rate_by_target, [("b".to_owned(), 2.0)]);
     // Without a report for 90 seconds a reporter does not count, and a restart begins anew.
-    assert_eq!(ledger.demand(at(141)).reporting, ["node/n2".to_owned()].into());
+    assert_eq!(ledger.demand(at(141), |_| None).reporting, ["node/n2".to_owned()].into());
     ledger.record(&report("node/n2", "s2", 1, 5, 10), at(142)).unwrap();
-    assert_eq!(ledger.demand(at(143)), LedgerDemand::default());
+    assert_eq!(ledger.demand(at(143), |_| None), LedgerDemand::default());
 }

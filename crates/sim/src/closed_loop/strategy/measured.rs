@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use model::random::Random;
 use model::{Name, Timestamp};
+use plan::ledger::BusiestNode;
 use plan::spill::measured::{DemandInput, DemandMemory, ZoneMeasurement, decide};
 use plan::spill::{ProvedLoad, SpillDemand};
 use plan::work_queue::MonotonicTime;
@@ -187,18 +188,28 @@ impl MeasuredSpill {
     fn measurements(&self, second: usize) -> Vec<ZoneMeasurement> {
         let measurement = |(number, zone): (usize, &Name)| {
             let mut rate_by_target: BTreeMap<Name, f64> = BTreeMap::new();
-            let of_zone = self.nodes.iter().filter(|node| node.zone == number);
-            let live = of_zone.filter_map(|node| node.received.filter(|(at, _)| second - at < SILENT));
-            let (mut reporting, mut highest_node_rate) = (0, 0.0_f64);
-            for (_, rates) in live {
+            let of_zone = self.nodes.iter().enumerate().filter(|(_, node)| node.zone == number);
+            let live = of_zone.filter_map(|(name, node)| {
+                let (at, rates) = node.received?;
+                (second - at < SILENT).then_some((name, rates))
+            });
+            let (mut reporting, mut busiest) = (0, BusiestNode::default());
+            for (name, rates) in live {
                 reporting += 1;
-                highest_node_rate = highest_node_rate.max(rates.iter().sum());
+                busiest.add(&format!("node-{name}"), rates.iter().sum());
                 for (to, name) in self.zones.names.iter().enumerate() {
                     *rate_by_target.entry(name.clone()).or_default() += rates[to];
                 }
             }
             rate_by_target.retain(|_, rate| *rate > 0.0);
-            ZoneMeasurement { zone: zone.clone(), nodes: NODES, reporting, rate_by_target, highest_node_rate }
+            ZoneMeasurement {
+                zone: zone.clone(),
+                nodes: NODES,
+                reporting,
+                rate_by_target,
+                highest_rate: busiest.rate,
+                busiest,
+            }
         };
         self.zones.names.iter().enumerate().map(measurement).collect()
     }

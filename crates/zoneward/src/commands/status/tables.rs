@@ -415,6 +415,17 @@ fn spill_demand(demand: &SpillDemandStatus) -> String {
     let keep = demand.keep.as_deref().unwrap_or("none");
     let proved = demand.proved.as_deref().unwrap_or("none yet");
     let mut text = format!("\nDemand of Spill ({}):\n{table}", demand.mode);
+    for zone in &demand.zones {
+        let Some(suspected) = &zone.suspected_node else { continue };
+        let what = format!(
+            "{}: node {} reports {:.1} connections/s, and no other node more than {:.1}: other zones keep no more because of it",
+            zone.zone,
+            suspected.node,
+            suspected.connections_per_second,
+            suspected.next_connections_per_second
+        );
+        text += &paragraph("  ", &what);
+    }
     text += &paragraph("  now:      ", &now);
     text + &paragraph(
         "  measured: ",
@@ -453,6 +464,8 @@ pub(super) fn rates(report: &StatusReport) -> String {
 
 #[cfg(test)]
 mod tests {
+    use plan::status::SuspectedNodeStatus;
+
     use super::*;
 
     #[test]
@@ -462,6 +475,26 @@ mod tests {
         assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
         assert_eq!(text.lines().count(), 4);
         assert_eq!(text.lines().nth(2), Some("n".repeat(40).as_str()));
+    }
+
+    #[test]
+    fn a_suspected_node_is_named_below_the_demand_of_its_zone() {
+        let suspected_node = SuspectedNodeStatus {
+            node: "n7".to_owned(),
+            connections_per_second: 50.0,
+            next_connections_per_second: 2.6,
+        };
+        let zone = SpillZoneStatus {
+            zone: "zone-c".to_owned(),
+            connections_per_second: Some(57.5),
+            share: 0.1,
+            is_spread: true,
+            suspected_node: Some(suspected_node),
+            ..SpillZoneStatus::default()
+        };
+        let text = spill_demand(&SpillDemandStatus { zones: vec![zone], ..SpillDemandStatus::default() });
+        let words = "  zone-c: node n7 reports 50.0 connections/s, and no other node more than 2.6:";
+        assert!(text.lines().any(|line| line.starts_with(words)), "{text}");
     }
 
     #[test]
