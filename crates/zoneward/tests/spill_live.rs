@@ -104,7 +104,11 @@ fn a_lost_server_has_no_load_while_it_is_lost() {
 
 /// Two servers in each of three zones, on loopback.
 fn places() -> Vec<Place> {
-    let place = |(zone, i)| Place { pod: format!("web-{zone}-{i}"), zone, address: format!("127.0.{}.{i}", zone + 1) };
+    let place = |(zone, i)| Place {
+        pod: format!("web-{zone}-{i}"),
+        zone,
+        address: format!("127.0.{}.{i}", zone + 1),
+    };
     (0..3).flat_map(|zone| [1, 2].map(|i| (zone, i))).map(place).collect()
 }
 
@@ -120,7 +124,8 @@ fn envoy_accepts_both_policies() {
     envoy::write_endpoints(&place::servers(), &folder);
     let clients = place::clients();
     std::fs::write(&file, envoy::bootstrap(&clients[0], &clients, &folder).to_string()).unwrap();
-    let validated = Command::new(Envoy::program()).args(["--mode", "validate", "-c"]).arg(&file).output().unwrap();
+    let validated =
+        Command::new(Envoy::program()).args(["--mode", "validate", "-c"]).arg(&file).output().unwrap();
     assert!(validated.status.success(), "{}", String::from_utf8_lossy(&validated.stderr));
     std::fs::remove_dir_all(folder).unwrap();
 }
@@ -158,11 +163,12 @@ async fn shares_in_zone(places: &[Place], bootstrap: &str) -> (f64, f64) {
     tokio::spawn(client::connect(vec![target], "zone-a".to_owned(), per_second, counts));
     let share = async || {
         // Weights are smoothed over five seconds.
-        sleep(Duration::from_secs(5)).await;
+        sleep(Duration::from_secs(4)).await;
         servers.iter().for_each(|(_, server)| drop(server.take_counts(u64::MAX)));
-        sleep(Duration::from_secs(3)).await;
+        sleep(Duration::from_secs(2)).await;
         let requests = |server: &Server| server.take_counts(u64::MAX).values().sum::<u64>() as f64;
-        let counts: Vec<(usize, f64)> = servers.iter().map(|(zone, server)| (*zone, requests(server))).collect();
+        let counts: Vec<(usize, f64)> =
+            servers.iter().map(|(zone, server)| (*zone, requests(server))).collect();
         let all: f64 = counts.iter().map(|(_, count)| count).sum();
         counts.iter().filter(|(zone, _)| *zone == 0).map(|(_, count)| count).sum::<f64>() / all
     };
@@ -173,7 +179,7 @@ async fn shares_in_zone(places: &[Place], bootstrap: &str) -> (f64, f64) {
 }
 
 fn a_short_run_counts_every_connection() {
-    let measurement = Measurement { minute: 8, window: 3, connections: 80.0 };
+    let measurement = Measurement { minute: 5, window: 2, connections: 80.0 };
     let mut world = World::start(&measurement);
     let all = world.record(&SCENARIOS[2]);
     println!("{}\n{}", measurement.description(), score::table(SCENARIOS[2].name, &all));
@@ -183,11 +189,11 @@ fn a_short_run_counts_every_connection() {
         // A server that goes can have counted requests whose answers are lost.
         assert!(served >= recorded.answered, "{name}: {served} of {}", recorded.answered);
         assert!(served <= recorded.answered + recorded.failed, "{name}: {served} of {}", recorded.answered);
-        assert!(recorded.answered > 1_000, "{name}: {} answered", recorded.answered);
+        assert!(recorded.answered > 600, "{name}: {} answered", recorded.answered);
         assert!(recorded.failed < recorded.answered / 10, "{name}: {} failed", recorded.failed);
         let to_lost = recorded.served.iter().filter(|((server, ..), _)| recorded.servers[*server].zone == 2);
         let in_minute = |minute: u64| {
-            let minute = recorded.start + minute * 8..recorded.start + (minute + 1) * 8;
+            let minute = recorded.start + minute * 5..recorded.start + (minute + 1) * 5;
             to_lost.clone().filter(|((_, second, _), _)| minute.contains(second)).count()
         };
         let seconds = [0, 1, 2].map(in_minute);

@@ -32,7 +32,10 @@ impl Api {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.split(' ').nth(1).is_some_and(|code| code.starts_with('2')), "{method} {path}: {answer}");
+        assert!(
+            head.split(' ').nth(1).is_some_and(|code| code.starts_with('2')),
+            "{method} {path}: {answer}"
+        );
         serde_json::from_str(body).unwrap()
     }
 
@@ -49,7 +52,13 @@ impl Api {
     }
 
     /// Creates a Service and returns its cluster IP.
-    pub fn create_service(&self, name: &str, port: u16, annotations: &Value, distribution: Option<&str>) -> String {
+    pub fn create_service(
+        &self,
+        name: &str,
+        port: u16,
+        annotations: &Value,
+        distribution: Option<&str>,
+    ) -> String {
         let mut service = json!({
             "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "annotations": annotations},
             "spec": {
@@ -79,7 +88,8 @@ impl Api {
             let all = slice["metadata"]["annotations"].as_object().into_iter().flatten();
             let words = ["demand", "keep", "proved"].map(|word| format!("zoneward.dev/{word}"));
             let ours = all.filter(|(key, _)| words.contains(key));
-            ours.map(|(key, value)| format!("{key}={} ", value.as_str().unwrap_or_default())).collect::<String>()
+            ours.map(|(key, value)| format!("{key}={} ", value.as_str().unwrap_or_default()))
+                .collect::<String>()
         };
         (endpoints.filter(ready).count(), items.iter().map(plan).collect())
     }

@@ -10,9 +10,11 @@ const TYPES: &str = "type.googleapis.com/envoy";
 
 /// The bootstrap of an Envoy in a zone. Both policies have their defaults; requests are not retried.
 pub fn bootstrap(own: &Place, proxies: &[Place], folder: &Path) -> Value {
-    let clusters = [Competitor::ZoneAware, Competitor::LoadAware].map(|competitor| cluster(competitor, folder));
+    let clusters =
+        [Competitor::ZoneAware, Competitor::LoadAware].map(|competitor| cluster(competitor, folder));
     // Zone-aware routing compares the zones of the proxies with those of the endpoints.
-    let local = json!({"name": "local", "type": "STATIC", "load_assignment": assignment("local", proxies, 1)});
+    let local =
+        json!({"name": "local", "type": "STATIC", "load_assignment": assignment("local", proxies, 1)});
     let clusters = [&[local], &clusters[..]].concat();
     let listeners = [Competitor::ZoneAware, Competitor::LoadAware].map(listener);
     json!({
@@ -60,8 +62,11 @@ fn cluster(competitor: Competitor, folder: &Path) -> Value {
         cluster["common_lb_config"] = json!({"zone_aware_lb_config": {}});
     } else {
         let within_zone = policy("round_robin", "RoundRobin", json!({}));
-        let between_zones =
-            policy("load_aware_locality", "LoadAwareLocality", json!({"endpoint_picking_policy": within_zone}));
+        let between_zones = policy(
+            "load_aware_locality",
+            "LoadAwareLocality",
+            json!({"endpoint_picking_policy": within_zone}),
+        );
         cluster["load_balancing_policy"] = between_zones;
     }
     cluster

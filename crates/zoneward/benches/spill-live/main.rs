@@ -27,7 +27,8 @@ fn main() {
         return;
     }
     let minute = std::env::var("ZONEWARD_BENCH_MINUTE").ok();
-    let minute = minute.map_or(60, |text| text.parse().expect("ZONEWARD_BENCH_MINUTE is a number of seconds"));
+    let minute =
+        minute.map_or(60, |text| text.parse().expect("ZONEWARD_BENCH_MINUTE is a number of seconds"));
     let measurement = Measurement { minute, window: 10, connections: 240.0 };
     println!("{}\n", measurement.description());
     let mut world = run::World::start(&measurement);

@@ -15,9 +15,6 @@ use crate::place::{Competitor, Place, ZONES, clients, servers};
 use crate::score::{MINUTES, Recorded, ScoredServer};
 use crate::server::unix_second;
 
-/// The Services of Zoneward.
-const SAME_ZONE: &str = "live-same-zone";
-const SPILL: &str = "live-spill";
 /// How long it takes until the API and the files of Envoys say that a server is gone, or back.
 const NOTICED_AFTER: Duration = Duration::from_secs(2);
 /// At equal load a server uses this share of its capacity.
@@ -85,6 +82,7 @@ pub struct World {
     sender: Sender<AgentLine>,
     servers: Vec<(Place, Agent)>,
     demo: Option<Agent>,
+    scenarios: usize,
 }
 
 impl World {
@@ -95,11 +93,15 @@ impl World {
         let (sender, lines) = channel();
         let data = folder.join("demo");
         let mut command = guarded(env!("CARGO_BIN_EXE_zoneward").as_ref());
-        command.args(["demo", "--keep", "--bare", "--data-dir"]).arg(&data).env("PATH", toolbox::search_path());
+        command
+            .args(["demo", "--keep", "--bare", "--data-dir"])
+            .arg(&data)
+            .env("PATH", toolbox::search_path());
         let demo = Some(Agent::start("demo", command, sender.clone()));
         let api = Api { socket: data.join("data/api.sock") };
         let measurement = measurement.clone();
-        let mut world = Self { measurement, folder, api, lines, sender, servers: Vec::new(), demo };
+        let mut world =
+            Self { measurement, folder, api, lines, sender, servers: Vec::new(), demo, scenarios: 0 };
         world.wait_for_line("the demo", 1, |line| line.text.starts_with("Everything keeps running"));
         let capacity = world.measurement.capacity().to_string();
         for place in servers() {
@@ -131,21 +133,28 @@ impl World {
 
     /// Runs a scenario for all competitors at once.
     pub fn record(&mut self, scenario: &Scenario) -> Vec<(Competitor, Recorded)> {
-        let spill = json!({"zoneward.dev/traffic-distribution": "Spill", "zoneward.dev/spill-demand": "measured"});
+        let spill =
+            json!({"zoneward.dev/traffic-distribution": "Spill", "zoneward.dev/spill-demand": "measured"});
+        self.scenarios += 1;
+        // The controller remembers the demand of a Service by its name.
+        let [same_zone, measured] =
+            ["same-zone", "spill"].map(|name| format!("live-{name}-{}", self.scenarios));
         let services = [
-            (Competitor::PreferSameZone, SAME_ZONE, json!({}), Some("PreferSameZone")),
-            (Competitor::SpillMeasured, SPILL, spill, None),
+            (Competitor::PreferSameZone, &same_zone, json!({}), Some("PreferSameZone")),
+            (Competitor::SpillMeasured, &measured, spill, None),
         ];
         let mut targets = Vec::new();
         for (competitor, name, annotations, distribution) in &services {
             let port = competitor.server_port();
             targets.push(format!("{}:80", self.api.create_service(name, port, annotations, *distribution)));
         }
-        self.until_endpoints(&services.each_ref().map(|(_, name, ..)| *name));
+        self.until_endpoints(&[&same_zone, &measured]);
         let envoys = self.start_envoys();
-        targets.extend([Competitor::ZoneAware, Competitor::LoadAware].map(|c| format!("127.0.0.1:{}", c.envoy_port())));
+        targets.extend(
+            [Competitor::ZoneAware, Competitor::LoadAware].map(|c| format!("127.0.0.1:{}", c.envoy_port())),
+        );
         let mut connecting = self.start_clients(&targets.join(" "));
-        let recorded = self.follow(scenario, &mut connecting);
+        let recorded = self.follow(scenario, &measured, &mut connecting);
         drop(connecting);
         drop(envoys);
         services.iter().for_each(|(_, name, ..)| self.api.delete_service(name));
@@ -191,7 +200,12 @@ impl World {
     }
 
     /// Lets clients connect, turns servers off and on, and collects what all count.
-    fn follow(&mut self, scenario: &Scenario, connecting: &mut [(Place, Agent)]) -> Vec<Recorded> {
+    fn follow(
+        &mut self,
+        scenario: &Scenario,
+        measured: &str,
+        connecting: &mut [(Place, Agent)],
+    ) -> Vec<Recorded> {
         let Measurement { minute, window, .. } = self.measurement;
         let start = unix_second() + 1;
         while unix_second() < start {
@@ -202,12 +216,18 @@ impl World {
             let at = (0..MINUTES).find(|at| is_lost(place.zone, *at))?;
             Some(start + at as u64 * minute..start + (at as u64 + 1) * minute)
         };
-        let servers = self.servers.iter().map(|(place, _)| ScoredServer { zone: place.zone, lost: lost(place) });
+        let servers =
+            self.servers.iter().map(|(place, _)| ScoredServer { zone: place.zone, lost: lost(place) });
         let blank = Recorded {
-            start, minute, window, capacity: self.measurement.capacity(), servers: servers.collect(), ..Default::default()
+            start,
+            minute,
+            window,
+            capacity: self.measurement.capacity(),
+            servers: servers.collect(),
+            ..Default::default()
         };
         let mut all = vec![blank; Competitor::ALL.len()];
-        let (mut lost_before, mut plan) = (None, PlanWrites::new(&self.api));
+        let (mut lost_before, mut plan) = (None, PlanWrites::new(&self.api, measured));
         for at in 0..MINUTES {
             self.set_demand(&scenario.demand[at], connecting);
             let (change, began) = (lost_before != scenario.lost[at], Instant::now());
@@ -299,14 +319,16 @@ fn guarded(program: &Path) -> Command {
 
 /// Counts changes of what slices say about Spill. Two within a second count as one; there are at least 30 s between them.
 struct PlanWrites {
+    service: String,
     before: String,
     writes: u64,
     next: Instant,
 }
 
 impl PlanWrites {
-    fn new(api: &Api) -> Self {
-        Self { before: api.slices(SPILL).1, writes: 0, next: Instant::now() }
+    fn new(api: &Api, service: &str) -> Self {
+        let before = api.slices(service).1;
+        Self { service: service.to_owned(), before, writes: 0, next: Instant::now() }
     }
 
     fn look(&mut self, api: &Api) {
@@ -314,10 +336,10 @@ impl PlanWrites {
             return;
         }
         self.next = Instant::now() + Duration::from_secs(1);
-        let now = api.slices(SPILL).1;
+        let now = api.slices(&self.service).1;
         if now != self.before {
             self.writes += 1;
-            eprintln!("  {now}");
+            println!("  written: {now}");
             self.before = now;
         }
     }

@@ -100,7 +100,8 @@ impl Recorded {
             let of_server = (server, window.start, 0)..(server, window.end, 0);
             self.served.range(of_server).map(|(_, count)| count).sum::<u64>() as f64 / self.window as f64
         };
-        let fair_share = window.clone().map(|second| self.fair_share(second)).sum::<f64>() / self.window as f64;
+        let fair_share =
+            window.clone().map(|second| self.fair_share(second)).sum::<f64>() / self.window as f64;
         let servers = self.servers.iter().enumerate().filter(|(_, server)| has_mean(server));
         let counted: Vec<f64> = servers.map(|(server, _)| rate(server)).collect();
         loads.extend(counted.iter().map(|rate| rate / fair_share.max(f64::MIN_POSITIVE)));
@@ -111,7 +112,8 @@ impl Recorded {
     fn fair_share(&self, second: u64) -> f64 {
         let of_second = |server: usize| self.served.range((server, second, 0)..(server, second + 1, 0));
         let sum: u64 = (0..self.servers.len()).flat_map(of_second).map(|(_, count)| count).sum();
-        let is_live = |server: &&ScoredServer| server.lost.as_ref().is_none_or(|lost| !lost.contains(&second));
+        let is_live =
+            |server: &&ScoredServer| server.lost.as_ref().is_none_or(|lost| !lost.contains(&second));
         sum as f64 / self.servers.iter().filter(is_live).count().max(1) as f64
     }
 }
