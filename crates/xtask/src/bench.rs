@@ -92,6 +92,13 @@ const BENCHES: &[Bench] = &[
         counted: false,
     },
     Bench {
+        name: "spill-live",
+        package: "zoneward",
+        description: "Spill on measured demand beside Envoy's zone-aware routing and load_aware_locality: real connections",
+        needs: &[tools::ENVOY],
+        counted: false,
+    },
+    Bench {
         name: "store",
         package: "store",
         description: "the embedded API and etcd: durable writes, watchers, memory; and the storage engine",
