@@ -82,6 +82,7 @@ pub fn backend(id: &BackendId, endpoints: &[(SocketAddr, &'static str, f32)]) ->
     let endpoint = |(address, zone, weight): &(SocketAddr, &'static str, f32)| BackendEndpoint {
         address: *address,
         weight: *weight,
+        priority: 0,
         zone: Some(Name::new(zone)),
         locality: model::Locality::Unknown,
     };
