@@ -8,11 +8,12 @@ use model::{Notice, ObjectRef};
 
 use crate::downstream::client_certificates::{self, ClientValidatingListeners};
 use crate::downstream::connection::RouteScope;
-use crate::http::outbound_limits::{self, OutboundLimits, OutboundLimitsByPort};
+use crate::http::outbound_limits::{self, BackendLimits, OutboundLimits, OutboundLimitsByPort};
 use crate::http::route_rule::{CompiledRule, RuleGroup};
 use crate::proxy::ProxyTables;
 use crate::registry::{ByPointer, Registry, pointer};
 use crate::settings::ProxyOptions;
+use crate::upstream::backend::UpstreamBackend;
 use crate::upstream::endpoint::ProxyTime;
 use crate::upstream::tls::{self, UpstreamTlsByBackend};
 use crate::upstream::weighted_backends::BackendPicker;
@@ -25,6 +26,7 @@ pub(crate) struct ActiveTables {
     pub(crate) client_validating: ClientValidatingListeners,
     upstream_tls: UpstreamTlsByBackend,
     outbound_limits: OutboundLimitsByPort,
+    backend_limits: BackendLimits,
 }
 
 /// The rule that a request matches.
@@ -48,7 +50,8 @@ impl ActiveTables {
         let upstream_tls = tls::of_backends(&tables, &before.upstream_tls, &mut notices);
         registry.update(&tables.backends, &tables.routes, &upstream_tls, now, settings);
         let outbound_limits = outbound_limits::of_table(&tables.routes, &before.outbound_limits);
-        let mut active = Self { tables, upstream_tls, outbound_limits, ..Self::default() };
+        let backend_limits = outbound_limits::of_gateway(&tables.routes, &before.backend_limits);
+        let mut active = Self { tables, upstream_tls, outbound_limits, backend_limits, ..Self::default() };
         let routes = active.tables.routes.clone();
         let listeners = routes.ports().flat_map(|port| port.listeners.iter());
         let of_hosts: Vec<_> = listeners.flat_map(|listener| listener.hosts.iter().map(|(_, r)| r)).collect();
@@ -125,6 +128,23 @@ impl ActiveTables {
             }
             RouteScope::Outbound(..) | RouteScope::Gateway(..) => None,
         }
+    }
+
+    /// The rate limit and faults of a gateway's backend.
+    pub(crate) fn backend_limits(
+        &self,
+        scope: &RouteScope,
+        backend: &UpstreamBackend,
+    ) -> Option<&Arc<OutboundLimits>> {
+        let RouteScope::Gateway(port, server_name) = scope else { return None };
+        if self.backend_limits.is_empty() {
+            return None;
+        }
+        let listener = match server_name {
+            Some(sni) => Some(self.tables.routes.port(*port)?.listener(sni)?.name.clone()),
+            None => None,
+        };
+        self.backend_limits.get(&(*port, listener, backend.label.clone()))
     }
 
     pub(crate) fn tcp_backends(&self, split: &Arc<WeightedBackends>) -> Option<&Arc<BackendPicker>> {

@@ -60,9 +60,9 @@ pub struct LoadBalancing {
     pub circuit_breakers: Option<CircuitBreakerFields>,
     pub retries: Option<RetryDefaults>,
     pub timeouts: Option<TimeoutDefaults>,
-    /// Of requests to the Service as a destination, in the mesh.
+    /// Of requests to the Service: in the mesh as their destination, at a gateway as the backend of their rule.
     pub rate_limit: Option<RateLimit>,
-    /// Of requests to the Service as a destination, in the mesh.
+    /// Of the same requests.
     pub faults: Option<FaultInjection>,
 }
 
@@ -347,6 +347,11 @@ impl LoadBalancing {
     /// The zones for a proxy; `None`: as the Service's traffic distribution says.
     pub fn locality_rule(&self, proxy_zone: Option<&str>) -> Option<&LocalityRule> {
         self.localities.as_ref()?.iter().find(|rule| rule.is_for(proxy_zone))
+    }
+
+    /// Whether requests are limited, or get faults.
+    pub fn has_request_filters(&self) -> bool {
+        self.rate_limit.is_some() || self.faults.is_some()
     }
 
     pub fn hash_on(&self) -> Option<&HashOn> {

@@ -236,7 +236,9 @@ fn http_connection_manager(
         ..HttpFilter::default()
     };
     let mut http_filters = vec![edge::ambiguous_path_filter(&settings.path)];
-    http_filters.extend(traffic_filters::filters(edge.destination));
+    let at_gateway = edge.routes.all_load_balancing().values().filter(|_| edge.is_gateway);
+    let policies = at_gateway.map(|policy| &policy.settings).chain(edge.destination);
+    http_filters.extend(traffic_filters::filters(policies));
     http_filters.extend([cors_filter(), router]);
     let mut manager = HttpConnectionManager {
         stat_prefix: listener.to_owned(),

@@ -14,7 +14,7 @@ use xds::render::{RenderInput, render};
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log, Message, request};
 use crate::process::free_port;
-use crate::world::{Places, key, sidecar_input, snapshot};
+use crate::world::{Places, gateway_input, key, sidecar_input, snapshot};
 
 fn policy(settings: &Value) -> Value {
     json!({"type": "MeshLoadBalancing", "name": "policy", "spec": {"to": [
@@ -57,11 +57,14 @@ fn on_both(settings: Value, endpoints: usize, check: impl Fn(SocketAddr)) {
 }
 
 pub fn embedded(input: &RenderInput) -> (tokio::runtime::Runtime, Proxy, SocketAddr) {
+    embedded_as(input, ListenerKind::Outbound { service: key("ns", "web"), port: 80 })
+}
+
+fn embedded_as(input: &RenderInput, kind: ListenerKind) -> (tokio::runtime::Runtime, Proxy, SocketAddr) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let proxy = Proxy::new(ProxyOptions::default(), tables(input));
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let at = listener.local_addr().unwrap();
-    let kind = ListenerKind::Outbound { service: key("ns", "web"), port: 80 };
     let serving = proxy.clone();
     runtime.spawn(async move { serving.serve(listener, kind, std::future::pending()).await });
     (runtime, proxy, at)
@@ -284,5 +287,88 @@ fn faults_are_injected_into_their_share() {
     });
     on_both(json!({"faults": {"abort": {"status": 503, "percentage": 0}}}), 1, |at| {
         assert!((0..20).all(|_| get(at, "/", &[]).status() == 200));
+    });
+}
+
+/// Checks a gateway with routes to `web` (`/a`, `/b`), to `other`, and to both (`/split`), with these settings for `web`.
+fn at_gateways(settings: &Value, check: impl Fn(SocketAddr)) {
+    let backend = |name: &str| json!({"kind": "MeshService", "name": name});
+    let rule = |path: &str, backends: &[&str]| {
+        let backends: Value = backends.iter().map(|name| backend(name)).collect();
+        json!({"matches": [{"path": {"type": "Prefix", "value": path}}], "default": {"backendRefs": backends}})
+    };
+    let rules = [
+        rule("/a", &["web"]),
+        rule("/b", &["web"]),
+        rule("/other", &["other"]),
+        rule("/split", &["web", "other"]),
+    ];
+    let route = json!({"type": "MeshGatewayHTTPRoute", "name": "route", "spec": {
+        "targetRef": {"kind": "MeshGateway", "name": "edge"}, "rules": rules}});
+    let mut policy = policy(settings);
+    policy["spec"]["targetRef"] = json!({"kind": "MeshGateway", "name": "edge"});
+    let listeners = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
+    let world = snapshot("ns", &[policy, route], &["web", "other"], &listeners);
+    let at = free_port();
+    let start = || {
+        let log = Log::default();
+        let echoes = ["web", "other"].map(|name| Echo::start(name, &log));
+        let places: Places = ["web", "other"]
+            .iter()
+            .zip(&echoes)
+            .map(|(name, echo)| ((*name).to_owned(), vec![(echo.address, "a", 1.0)]))
+            .collect();
+        (echoes, gateway_input(&world, "ns", &[(80, at)], &places))
+    };
+    let (_echoes, input) = start();
+    let rendered = render(input, None);
+    assert_eq!(rendered.notices, []);
+    let control = Control::start(&rendered.resources);
+    let running = envoy(&bootstrap(control.address));
+    running.wait_for(at);
+    assert_eq!(control.streams.notices(), [], "Envoy refuses nothing");
+    check(at);
+    drop((running, control));
+
+    let (_echoes, input) = start();
+    let (_runtime, _proxy, embedded) = embedded_as(&input, ListenerKind::Gateway { port: 80 });
+    check(embedded);
+}
+
+fn statuses(at: SocketAddr, path: &str, count: usize) -> Vec<u16> {
+    (0..count).map(|_| get(at, path, &[]).status()).collect()
+}
+
+#[test]
+fn all_rules_of_a_gateway_share_the_rate_limit_of_a_backend() {
+    at_gateways(&json!({"rateLimit": {"requests": 4, "interval": "10h"}}), |at| {
+        let answers = ["/a", "/b"].iter().cycle().take(8).map(|path| get(at, path, &[]).status());
+        assert_eq!(answers.collect::<Vec<u16>>(), [200, 200, 200, 200, 429, 429, 429, 429]);
+        assert_eq!(statuses(at, "/other", 8), [200; 8], "another backend");
+        let split = statuses(at, "/split", 60);
+        let limited = split.iter().filter(|status| **status == 429).count();
+        assert!((10..50).contains(&limited), "the share of the limited backend: {split:?}");
+    });
+    // The interval is no multiple of Envoy's steps.
+    at_gateways(&json!({"rateLimit": {"requests": 1, "interval": "1275ms"}}), |at| {
+        assert_eq!(statuses(at, "/a", 2), [200, 429]);
+        std::thread::sleep(Duration::from_millis(1600));
+        assert_eq!(statuses(at, "/a", 2), [200, 429]);
+    });
+}
+
+#[test]
+fn faults_of_a_backend_are_injected_at_a_gateway() {
+    at_gateways(&json!({"faults": {"abort": {"status": 451}}}), |at| {
+        let answer = get(at, "/a", &[]);
+        assert_eq!((answer.status(), &*String::from_utf8_lossy(&answer.body)), (451, INJECTED_FAULT));
+        assert_eq!(statuses(at, "/other", 4), [200; 4]);
+        let aborted = statuses(at, "/split", 100).iter().filter(|status| **status == 451).count();
+        assert!((25..75).contains(&aborted), "{aborted}");
+    });
+    at_gateways(&json!({"faults": {"delay": {"duration": "400ms"}}}), |at| {
+        let started = Instant::now();
+        assert_eq!(get(at, "/a", &[]).status(), 200);
+        assert!(started.elapsed() >= Duration::from_millis(390));
     });
 }

@@ -48,7 +48,6 @@ pub(super) fn policy(
     spec.only(&["targetRef", "to"], errors);
     let target_field = spec.child("targetRef");
     let target = target_ref::target(&target_field, TargetRole::Either, errors);
-    let at_gateway = matches!(target, PolicyTarget::Gateway(..));
     if let PolicyTarget::Gateway(_, tags) = &target
         && !tags.is_empty()
     {
@@ -57,7 +56,7 @@ pub(super) fn policy(
             .invalid(&tags, "is not allowed: all listeners of a gateway share the connections to a Service");
     }
     let to = spec.child("to").required_items("destinations", errors);
-    let to = to.iter().map(|entry| destination(entry, &key.namespace, at_gateway, errors)).collect();
+    let to = to.iter().map(|entry| destination(entry, &key.namespace, errors)).collect();
     let identity = ObjectIdentity {
         key,
         generation: metadata["generation"].as_i64().unwrap_or_default(),
@@ -67,12 +66,7 @@ pub(super) fn policy(
     LoadBalancingPolicy { identity, target, to }
 }
 
-fn destination(
-    entry: &Field,
-    namespace: &Name,
-    at_gateway: bool,
-    errors: &mut FieldErrors,
-) -> ToLoadBalancing {
+fn destination(entry: &Field, namespace: &Name, errors: &mut FieldErrors) -> ToLoadBalancing {
     entry.only(&["targetRef", "default"], errors);
     let target = entry.child("targetRef");
     let is_everything = target.child("kind").as_str() == Some("Mesh");
@@ -86,17 +80,7 @@ fn destination(
     if !at.is_set() || (at.is_map() && !at.is_nonempty()) {
         errors.invalid(&at, format!("is missing: set at least one of {}", FIELDS.join(", ")));
     }
-    let settings = settings(&at, errors);
-    if at_gateway {
-        for field in ["rateLimit", "faults"].map(|name| at.child(name)).iter().filter(|field| field.is_set())
-        {
-            errors.invalid(
-                field,
-                "is not available at a gateway, which has hosts and no destinations: use another targetRef",
-            );
-        }
-    }
-    ToLoadBalancing { service, settings: Arc::new(settings) }
+    ToLoadBalancing { service, settings: Arc::new(settings(&at, errors)) }
 }
 
 fn settings(at: &Field, errors: &mut FieldErrors) -> LoadBalancing {
