@@ -301,8 +301,8 @@ impl IdentityTables {
         self.keep_load_balancing(&mut table);
         let listeners = table.ports().flat_map(|port| port.listeners.iter());
         self.certificates = listeners
-            .filter_map(|listener| Some(listener.certificate.as_ref()?.secret.clone()))
-            .map(|secret| (CertificateKind::Secret, secret))
+            .flat_map(|listener| listener.certificates.iter())
+            .map(|certificate| (CertificateKind::Secret, certificate.secret.clone()))
             .collect();
         let before: Vec<BackendId> = self.uses.keys().cloned().collect();
         self.count_backends(before, stale);

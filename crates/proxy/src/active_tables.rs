@@ -6,7 +6,7 @@ use std::sync::Arc;
 use model::route::{HttpRoutes, PathMatch, RequestView, RouteGroup, Routing, WeightedBackends};
 use model::{Notice, ObjectRef};
 
-use crate::downstream::client_certificates::{self, ClientValidatingListeners};
+use crate::downstream::client_certificates::{self, TlsByListener};
 use crate::downstream::connection::RouteScope;
 use crate::http::outbound_limits::{self, BackendLimits, OutboundLimits, OutboundLimitsByPort};
 use crate::http::route_rule::{CompiledRule, RuleGroup};
@@ -23,7 +23,7 @@ pub(crate) struct ActiveTables {
     pub(crate) tables: ProxyTables,
     groups: ByPointer<Arc<RuleGroup>>,
     tcp_backends: ByPointer<Arc<BackendPicker>>,
-    pub(crate) client_validating: ClientValidatingListeners,
+    pub(crate) listener_tls: TlsByListener,
     upstream_tls: UpstreamTlsByBackend,
     outbound_limits: OutboundLimitsByPort,
     backend_limits: BackendLimits,
@@ -63,8 +63,8 @@ impl ActiveTables {
         }
         notices.extend(active.groups.values().flat_map(|group| group.notices.clone()));
         notices.extend(active.missing_certificates());
-        active.client_validating =
-            client_certificates::listeners(&active.tables, &before.client_validating, &mut notices);
+        active.listener_tls =
+            client_certificates::listeners(&active.tables, &before.listener_tls, &mut notices);
         notices.sort();
         notices.dedup();
         (active, notices)
@@ -98,11 +98,11 @@ impl ActiveTables {
 
     fn missing_certificates(&self) -> Vec<Notice> {
         let ports = self.tables.routes.ports().filter(|port| port.protocol.is_tls());
-        let certificates = ports.flat_map(|port| &port.listeners).filter_map(|l| l.certificate.as_ref());
+        let certificates = ports.flat_map(|port| &port.listeners).flat_map(|l| l.certificates.iter());
         let missing = certificates.filter(|c| !self.tables.certificates.contains_key(&c.secret));
         let notice = |secret: &model::ObjectKey| {
             let object = ObjectRef::new("Secret", &secret.namespace, &secret.name);
-            let message = "missing or unusable certificate of a listener: TLS connections for its hosts are closed; create it with kubectl create secret tls";
+            let message = "missing or unusable certificate of a listener: TLS connections for its hosts are closed, unless it has another one; create it with kubectl create secret tls";
             Notice::new(object, "CertificateMissing", message)
         };
         missing.map(|certificate| notice(&certificate.secret)).collect()
