@@ -187,10 +187,8 @@ fn expected(snapshot: &Snapshot) -> ByVersion<f64> {
             let tags: Labels = [("version", version)].into_iter().collect();
             let service = ServiceKey::new(&NAMESPACE.into(), &SERVICE.into());
             let id = BackendId { service, port: SERVICE_PORT, protocol: Protocol::Tcp, tags };
-            let Some(backend) = plan::backends::backend(snapshot, &id, &place, FeatureGates::default())
-            else {
-                continue;
-            };
+            let gates = FeatureGates::default();
+            let Some(backend) = plan::backends::backend(snapshot, &id, &place, gates, None) else { continue };
             let row: &mut BTreeMap<String, f64> =
                 shares.entry(node.zone.to_owned()).or_default().entry(version.to_owned()).or_default();
             for (endpoint, share) in backend.shares() {

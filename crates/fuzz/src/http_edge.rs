@@ -90,8 +90,13 @@ async fn start(violations: &Arc<Mutex<Vec<String>>>) -> SocketAddr {
     let routes = routes();
     let mut backends = BackendTable::new(ConsumerLocation { node: "here".into(), zone: None });
     for id in routes.backends() {
-        let endpoint =
-            BackendEndpoint { address: endpoint, weight: 1.0, zone: None, locality: Locality::SameZone };
+        let endpoint = BackendEndpoint {
+            address: endpoint,
+            priority: 0,
+            weight: 1.0,
+            zone: None,
+            locality: Locality::SameZone,
+        };
         let protocol = AppProtocol::of(Some("http"), "");
         backends.put(Arc::new(Backend {
             id,

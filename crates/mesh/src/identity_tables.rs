@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use model::backend::{Backend, BackendTable, ConsumerLocation};
 use model::gateway_api::CertificateKind;
+use model::route::LocalityRule;
 use model::{
     BackendId, Labels, Name, Notice, ObjectKey, ObjectRef, Protocol, RouteTable, ServiceKey, Snapshot,
 };
 use plan::FeatureGates;
-use plan::backends::fallbacks;
+use plan::backends::{fallbacks, locality_rule};
 use plan::routes::{
     GatewayRoutes, LoadBalancingByService, MeshClient, OutboundRoutes, PolicyConsumer, all_load_balancing,
 };
@@ -32,10 +33,19 @@ pub(super) struct RefreshContext<'r> {
 }
 
 impl RefreshContext<'_> {
-    fn backend(&mut self, id: &BackendId, place: &ConsumerLocation) -> Option<Arc<Backend>> {
+    fn backend(
+        &mut self,
+        id: &BackendId,
+        place: &ConsumerLocation,
+        rule: Option<&LocalityRule>,
+    ) -> Option<Arc<Backend>> {
+        if rule.is_some() {
+            // By a policy for some of the identities.
+            return plan::backends::backend(self.snapshot, id, place, self.gates, rule).map(Arc::new);
+        }
         let key = (place.node.clone(), place.zone.clone(), id.clone());
         let (snapshot, gates) = (self.snapshot, self.gates);
-        let make = || plan::backends::backend(snapshot, id, place, gates).map(Arc::new);
+        let make = || plan::backends::backend(snapshot, id, place, gates, None).map(Arc::new);
         self.planned.entry(key).or_insert_with(make).clone()
     }
 }
@@ -150,7 +160,7 @@ impl IdentityTables {
             }
         }
         if everything || changed.routes || context.affected.may_change_load_balancing() {
-            changed.routes |= self.set_load_balancing(context.snapshot);
+            changed.routes |= self.set_load_balancing(context.snapshot, &mut stale);
         }
         self.add_stale(context, &mut stale);
         changed.backends |= self.sync_backends(stale, context);
@@ -165,7 +175,7 @@ impl IdentityTables {
     }
 
     /// Plans how requests are balanced, after routes were planned.
-    fn set_load_balancing(&mut self, snapshot: &Snapshot) -> bool {
+    fn set_load_balancing(&mut self, snapshot: &Snapshot, stale: &mut BTreeSet<BackendId>) -> bool {
         let consumer = match (&self.identity.role, &self.client) {
             (ProxyRole::Gateway(key, _), _) => PolicyConsumer::Gateway(key),
             (ProxyRole::Sidecar(..), Some(client)) => PolicyConsumer::Client(client),
@@ -176,6 +186,15 @@ impl IdentityTables {
         let is_changed = *self.routes.all_load_balancing() != all;
         if is_changed {
             Arc::make_mut(&mut self.routes).set_load_balancing(all.clone());
+        }
+        // Other priorities of zones select other endpoints.
+        for service in self.load_balancing.keys().chain(all.keys()) {
+            let of = |all: &LoadBalancingByService| {
+                all.get(service).and_then(|policy| policy.settings.localities.clone())
+            };
+            if of(&self.load_balancing) != of(&all) {
+                stale.extend(self.backends_of(service).cloned());
+            }
         }
         self.load_balancing = all;
         is_changed
@@ -282,8 +301,8 @@ impl IdentityTables {
         self.keep_load_balancing(&mut table);
         let listeners = table.ports().flat_map(|port| port.listeners.iter());
         self.certificates = listeners
-            .filter_map(|listener| Some(listener.certificate.as_ref()?.secret.clone()))
-            .map(|secret| (CertificateKind::Secret, secret))
+            .flat_map(|listener| listener.certificates.iter())
+            .map(|certificate| (CertificateKind::Secret, certificate.secret.clone()))
             .collect();
         let before: Vec<BackendId> = self.uses.keys().cloned().collect();
         self.count_backends(before, stale);
@@ -418,11 +437,14 @@ impl IdentityTables {
     /// Plans stale backends, and removes unused ones.
     fn sync_backends(&mut self, stale: BTreeSet<BackendId>, context: &mut RefreshContext<'_>) -> bool {
         let place = self.backends.consumer.clone();
+        let routes = self.routes.clone();
         let mut changed = false;
         for id in stale {
-            let backend = if self.uses.contains_key(&id) { context.backend(&id, &place) } else { None };
+            let rule = locality_rule(&routes, &id, &place);
+            let backend = if self.uses.contains_key(&id) { context.backend(&id, &place, rule) } else { None };
             if context.with_fallbacks {
-                let found = backend.as_ref().map(|_| fallbacks(context.snapshot, &id, &place, context.gates));
+                let found =
+                    backend.as_ref().map(|_| fallbacks(context.snapshot, &id, &place, context.gates, rule));
                 changed |= self.put_fallbacks(&id, found.unwrap_or_default());
             }
             if self.backends.backend(&id).map(|held| &**held) == backend.as_deref() {

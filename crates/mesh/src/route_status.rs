@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Only the leader runs this. Unchanged status is not written, and conditions of other writers stay: a status is replaced
-//! at the resourceVersion that it was read from, because API servers do not merge lists of custom resources.
+//! at the resourceVersion that it was read from, because API servers do not merge lists of custom resources. On conflict the
+//! object is read again, and its status is planned from what was read.
 
 mod conditions;
 mod gateway_api;
@@ -52,6 +53,8 @@ use gateway_api::{ChangeAbout, GatewayApiStatuses, VERSIONED_DEFINITION};
 const WRITERS: usize = 5;
 /// Backoff after a failed write.
 const BACKOFF: Duration = Duration::from_secs(5);
+/// Conflicts in a row before a status waits: its other writer may answer each of our writes with one.
+const MAX_CONFLICTS: u32 = 5;
 /// Statuses of the Gateway API planned at once.
 const BATCH: usize = 1_024;
 /// Events applied before statuses are planned.
@@ -92,7 +95,7 @@ pub async fn run(
     let mut feed = Informer::start(&client, random.split(), wanted());
     let mut certificates = CertificateWatches::new(client.clone(), random);
     let mut reconciler = StatusReconciler::new(addresses);
-    let mut writers: JoinSet<(Key, Result<Value, kube::Error>)> = JoinSet::new();
+    let mut writers: JoinSet<(Key, StatusWriteResult)> = JoinSet::new();
     loop {
         if let Some(wanted) = reconciler.take_wanted_certificates() {
             certificates.watch(&wanted).iter().for_each(|gone| reconciler.forget_certificate(gone));
@@ -108,8 +111,12 @@ pub async fn run(
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
             Some(ended) = writers.join_next() => {
-                if let Ok((key, result)) = ended {
-                    reconciler.done(key, result, Instant::now());
+                match ended {
+                    Ok((key, StatusWriteResult::Done(result))) => reconciler.done(key, result, Instant::now()),
+                    Ok((key, StatusWriteResult::Conflict(newest))) => {
+                        reconciler.conflicted(key, newest, Instant::now());
+                    }
+                    Err(_) => {}
                 }
             }
             update = certificates.next() => reconciler.put_certificate(update),
@@ -124,6 +131,13 @@ pub async fn run(
         }
     }
     while writers.join_next().await.is_some() {}
+}
+
+/// The result of a write.
+enum StatusWriteResult {
+    Done(Result<Value, kube::Error>),
+    /// Another writer was first: the object as it is now.
+    Conflict(Result<Value, kube::Error>),
 }
 
 /// The objects, and the work queue of their status.
@@ -149,6 +163,8 @@ struct StatusReconciler {
     backoff: VecDeque<(Instant, Key)>,
     /// Writes in flight.
     in_flight: BTreeSet<Key>,
+    /// Conflicts in a row.
+    conflicts: BTreeMap<Key, u32>,
 }
 
 impl StatusReconciler {
@@ -168,6 +184,7 @@ impl StatusReconciler {
             planned: BTreeMap::new(),
             backoff: VecDeque::new(),
             in_flight: BTreeSet::new(),
+            conflicts: BTreeMap::new(),
         }
     }
 
@@ -443,6 +460,7 @@ impl StatusReconciler {
 
     fn done(&mut self, key: Key, result: Result<Value, kube::Error>, now: Instant) {
         self.in_flight.remove(&key);
+        self.conflicts.remove(&key);
         let (kind, object) = (key.0.as_str(), &key.1);
         match result {
             Ok(written) => {
@@ -450,12 +468,13 @@ impl StatusReconciler {
                 // The watch brings it later; what is planned until then knows it.
                 if let ObjectKind::GatewayApi(kind) = key.0
                     && written["metadata"]["name"].is_string()
+                    && self.gateway_api.is_current((kind, &key.1), &written)
                 {
                     self.gateway_api.store(kind, &written);
                 }
             }
-            // The watch delivers the conflicting write.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            // Deleted.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(error) => {
                 if !api_outage::is_api_unreachable() {
                     let error = failure::cause(&error);
@@ -463,6 +482,45 @@ impl StatusReconciler {
                 }
                 self.backoff.push_back((now + BACKOFF, key));
             }
+        }
+    }
+
+    /// Plans a status again from the newest object, after another writer was first.
+    fn conflicted(&mut self, key: Key, newest: Result<Value, kube::Error>, now: Instant) {
+        let newest = match newest {
+            Ok(newest) => newest,
+            Err(error) => return self.done(key, Err(error), now),
+        };
+        self.in_flight.remove(&key);
+        debug!(kind = key.0.as_str(), object = %key.1, "status was written by another client; planning again");
+        // A new specification comes by the watch, and the status has to be planned from it.
+        if !self.store_status(&key, &newest) {
+            return;
+        }
+        let conflicts = self.conflicts.entry(key.clone()).or_default();
+        *conflicts += 1;
+        if *conflicts < MAX_CONFLICTS {
+            self.enqueue(key);
+        } else {
+            self.backoff.push_back((now + BACKOFF, key));
+        }
+    }
+
+    /// Takes the status of an object whose specification is known; returns whether it is known.
+    fn store_status(&mut self, key: &Key, object: &Value) -> bool {
+        if let ObjectKind::GatewayApi(kind) = key.0 {
+            let is_known = self.gateway_api.has_generation((kind, &key.1), object);
+            if is_known && self.gateway_api.is_current((kind, &key.1), object) {
+                self.gateway_api.store(kind, object);
+            }
+            return is_known;
+        }
+        match self.records.get_mut(key) {
+            Some(record) if record.has_generation(object) => {
+                record.set_status(object);
+                true
+            }
+            _ => false,
         }
     }
 
@@ -485,14 +543,30 @@ fn record(kind: ObjectKind, text: &str) -> Option<StoredObject> {
     Some(StoredObject::new(&object, reading.errors, idle))
 }
 
-async fn write(client: &Client, work: &StatusWrite) -> Result<Value, kube::Error> {
-    let written = send::<Value>(client, Method::PATCH, &work.path, MERGE_PATCH, &work.patch).await?;
+async fn write(client: &Client, work: &StatusWrite) -> StatusWriteResult {
+    let written = match send::<Value>(client, Method::PATCH, &work.path, MERGE_PATCH, &work.patch).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            return StatusWriteResult::Conflict(read(client, work).await);
+        }
+        Err(error) => return StatusWriteResult::Done(Err(error)),
+        Ok(written) => written,
+    };
     for event in &work.events {
         if let Err(error) = events::record(client, event).await {
             debug!(error = failure::cause(&error), "failed to write an Event");
         }
     }
-    Ok(written)
+    StatusWriteResult::Done(Ok(written))
+}
+
+/// The object that a write is about; null if it is gone. It is listed, as the controller's role allows.
+async fn read(client: &Client, work: &StatusWrite) -> Result<Value, kube::Error> {
+    let object = work.path.split("/status?").next().unwrap_or(&work.path);
+    let (collection, name) = object.rsplit_once('/').unwrap_or((object, ""));
+    let path = format!("{collection}?fieldSelector=metadata.name%3D{name}");
+    let request = http::Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+    let list: Value = client.request(request).await?;
+    Ok(list["items"][0].clone())
 }
 
 #[cfg(test)]

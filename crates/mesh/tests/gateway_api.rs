@@ -7,6 +7,7 @@ mod world;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clock::Clock;
@@ -234,6 +235,33 @@ async fn entries_of_other_controllers_stay() {
 }
 
 /// Two Gateways with one port get two addresses; a class says which features there are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_status_that_another_client_wrote_first_is_planned_from_what_it_left() {
+    let world = World::new().await;
+    for object in [class(), gateway("edge"), service("web")] {
+        world.create(&object).await;
+    }
+    world.quiet().await;
+    let condition = json!({"type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
+        "lastTransitionTime": "2026-11-01T00:00:00Z", "observedGeneration": 1});
+    let other = json!({"controllerName": "example.com/other", "conditions": [condition],
+        "parentRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "far"}});
+    let path = format!("{}/status", object_path("HTTPRoute", "default/r"));
+    let earlier = (path, json!({"status": {"parents": [other]}}));
+    *world.rival.write.lock().expect("not poisoned") = Some(earlier);
+    world.create(&route("r", "web")).await;
+    world.check(&[route_is("r", "Accepted", "True", "Accepted")]).await.expect("accepted");
+    let parents = items(&world.get("HTTPRoute", "default/r").await["status"]["parents"]);
+    assert_eq!((parents.len(), &parents[0]), (2, &other), "both entries: {parents:?}");
+    let count = |of: &AtomicUsize| of.load(Ordering::SeqCst);
+    assert_eq!(
+        (count(&world.rival.conflicts), count(&world.rival.reads)),
+        (1, 1),
+        "read again after the conflict"
+    );
+    world.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn gateways_get_addresses_and_the_class_its_features() {
     let world = World::new().await;

@@ -34,7 +34,7 @@ pub struct Backend {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Sorted by address, without duplicates.
     pub endpoints: Box<[BackendEndpoint]>,
-    /// How they were selected, e.g. `same-zone`; empty if there are none.
+    /// How they were selected, e.g. `same-zone`, `localities`; empty if there are none.
     pub mode: &'static str,
 }
 
@@ -62,8 +62,10 @@ impl ProxyProtocol {
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackendEndpoint {
     pub address: SocketAddr,
-    /// Relative to the other endpoints, above zero.
+    /// Relative to the other endpoints of its priority, above zero.
     pub weight: f32,
+    /// Endpoints get what those of lower numbers cannot serve. Without gaps from 0, which all have without a policy.
+    pub priority: u8,
     pub zone: Option<Name>,
     /// Its distance from the consumer, for traffic counters.
     pub locality: Locality,
@@ -121,9 +123,10 @@ impl BackendTable {
 }
 
 impl Backend {
-    /// Each endpoint with its share; the shares sum to 1.
+    /// Each endpoint of the first priority with its share; the shares sum to 1.
     pub fn shares(&self) -> impl Iterator<Item = (&BackendEndpoint, f64)> {
-        let total: f64 = self.endpoints.iter().map(|e| f64::from(e.weight)).sum();
-        self.endpoints.iter().map(move |e| (e, f64::from(e.weight) / total))
+        let first = || self.endpoints.iter().filter(|e| e.priority == 0);
+        let total: f64 = first().map(|e| f64::from(e.weight)).sum();
+        first().map(move |e| (e, f64::from(e.weight) / total))
     }
 }

@@ -47,8 +47,9 @@ pub use header_changes::{HeaderChange, HeaderChanges};
 pub use hostname::{HostMap, Hostname, plain_host};
 pub use load_balancing::{
     CircuitBreakerFields, EffectiveLoadBalancing, FaultInjection, FieldOrigin, HashOn, InjectedAbort,
-    InjectedDelay, LbAlgorithm, LoadBalancing, LoadBalancingPolicy, OutlierLimits, RateLimit, RetryBudget,
-    RetryDefaults, TimeoutDefaults, ToLoadBalancing,
+    InjectedDelay, LbAlgorithm, LoadBalancing, LoadBalancingPolicy, LocalityPriority, LocalityRule,
+    OutlierLimits, RateLimit, RetryBudget, RetryDefaults, SlowStart, TimeoutDefaults, ToLoadBalancing,
+    WeightedZone, ZoneMatch,
 };
 pub use matcher::{MatchEntry, RouteGroup};
 pub use pattern::Pattern;

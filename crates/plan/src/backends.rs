@@ -1,7 +1,8 @@
 //! The endpoints of a backend for one proxy: [`crate::select`] applied to a Service or to a subset of its pods.
 //!
 //! Endpoints are selected from the subset, so that safeguards apply within it: a canary without a pod in a zone is reachable
-//! from there, unless the Service requires otherwise.
+//! from there, unless the Service requires otherwise. A MeshLoadBalancing with `localities` replaces the preferences of the
+//! Service by its own priorities and weights of zones.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::backend::{Backend, BackendEndpoint, BackendTable, ConsumerLocation, ProxyProtocol};
-use model::route::{AppProtocol, BackendId};
+use model::route::{AppProtocol, BackendId, LocalityRule, RouteTable};
 use model::{
     Endpoint, Family, Labels, Locality, ObjectKey, Service, ServicePort, Slice, SlicePort, Snapshot,
     TrafficPolicy, annotation,
@@ -17,45 +18,63 @@ use model::{
 
 use crate::feature_gates::FeatureGates;
 use crate::routes::{HOSTNAME, REGION, ZONE};
-use crate::select::{NodeView, SelectedEndpoints, select_for_proxy};
+use crate::select::{NodeView, PrioritizedEndpoint, select_by_localities, select_for_proxy};
 
 /// The backends of a proxy. Those whose Service or port does not exist are left out.
-pub fn table<'i>(
+pub fn table(
     snapshot: &Snapshot,
-    ids: impl IntoIterator<Item = &'i BackendId>,
+    routes: &RouteTable,
     consumer: &ConsumerLocation,
     gates: FeatureGates,
 ) -> BackendTable {
     let mut table = BackendTable::new(consumer.clone());
-    for id in ids {
-        if let Some(backend) = backend(snapshot, id, consumer, gates) {
+    for id in routes.backends() {
+        let rule = locality_rule(routes, &id, consumer);
+        if let Some(backend) = backend(snapshot, &id, consumer, gates, rule) {
             table.put(Arc::new(backend));
         }
     }
     table
 }
 
-/// One backend; `None` if its Service or port does not exist.
+/// The zones of a backend by MeshLoadBalancing; `None`: as its Service says.
+pub fn locality_rule<'r>(
+    routes: &'r RouteTable,
+    id: &BackendId,
+    consumer: &ConsumerLocation,
+) -> Option<&'r LocalityRule> {
+    routes.load_balancing(&id.service)?.settings.locality_rule(consumer.zone.as_deref())
+}
+
+/// One backend, by the [`locality_rule`] of its consumer; `None` if its Service or port does not exist.
 pub fn backend(
     snapshot: &Snapshot,
     id: &BackendId,
     consumer: &ConsumerLocation,
     gates: FeatureGates,
+    rule: Option<&LocalityRule>,
 ) -> Option<Backend> {
     let target = BackendPort::find(snapshot, id)?;
-    Some(target.choose(&target.slices(snapshot), consumer, gates))
+    let slices = target.slices(snapshot);
+    let by_rule = rule.and_then(|rule| target.choose_by(rule, &slices, consumer, gates));
+    Some(by_rule.unwrap_or_else(|| target.choose(&slices, consumer, gates)))
 }
 
 /// Failover tiers in priority order: the selection without the endpoints of the previous tiers, for proxies that see
-/// endpoints fail before the API does. Empty under Require, or if all endpoints are already selected.
+/// endpoints fail before the API does. Empty under Require, if a policy has its own priorities, or if all endpoints are
+/// already selected.
 pub fn fallbacks(
     snapshot: &Snapshot,
     id: &BackendId,
     consumer: &ConsumerLocation,
     gates: FeatureGates,
+    rule: Option<&LocalityRule>,
 ) -> Vec<Backend> {
     let Some(target) = BackendPort::find(snapshot, id) else { return Vec::new() };
     let mut slices = target.slices(snapshot).into_owned();
+    if rule.is_some_and(|rule| target.choose_by(rule, &slices, consumer, gates).is_some()) {
+        return Vec::new();
+    }
     let mut chosen = target.choose(&slices, consumer, gates);
     let mut fallbacks = Vec::new();
     // Each round removes endpoints: node, zone, everything.
@@ -99,7 +118,7 @@ impl<'s> BackendPort<'s> {
     }
 
     fn choose(&self, slices: &[Slice], consumer: &ConsumerLocation, gates: FeatureGates) -> Backend {
-        let Self { id, service, port } = self;
+        let Self { service, port, .. } = self;
         let node = NodeView { name: &consumer.node, zone: consumer.zone.as_deref(), gates };
         let set = families(service).into_iter().find_map(|family| {
             let selections = select_for_proxy(service, slices, family, &node);
@@ -110,12 +129,44 @@ impl<'s> BackendPort<'s> {
             };
             set.filter(|set| !set.endpoints.is_empty())
         });
+        let mode = set.as_ref().map_or("", |set| set.mode.as_str());
+        let selected: Vec<PrioritizedEndpoint> = set
+            .into_iter()
+            .flat_map(|set| set.endpoints)
+            .map(|selected| PrioritizedEndpoint { selected, priority: 0 })
+            .collect();
+        self.backend(mode, &selected, slices, consumer)
+    }
+
+    /// The endpoints by a policy's zones; `None`: traffic has to stay in the scope that the Service says.
+    fn choose_by(
+        &self,
+        rule: &LocalityRule,
+        slices: &[Slice],
+        consumer: &ConsumerLocation,
+        gates: FeatureGates,
+    ) -> Option<Backend> {
+        let node = NodeView { name: &consumer.node, zone: consumer.zone.as_deref(), gates };
+        let of = |family| select_by_localities(self.service, self.port, slices, family, &node, rule);
+        let all: Option<Vec<_>> = families(self.service).into_iter().map(of).collect();
+        let found = all?.into_iter().find(|endpoints| !endpoints.is_empty()).unwrap_or_default();
+        let mode = if found.is_empty() { "" } else { "localities" };
+        Some(self.backend(mode, &found, slices, consumer))
+    }
+
+    fn backend(
+        &self,
+        mode: &'static str,
+        selected: &[PrioritizedEndpoint],
+        slices: &[Slice],
+        consumer: &ConsumerLocation,
+    ) -> Backend {
         Backend {
-            id: (*id).clone(),
-            protocol: AppProtocol::of(port.app_protocol.as_deref(), &port.name),
-            proxy_protocol: proxy_protocol(service),
-            mode: set.as_ref().map_or("", |set| set.mode.as_str()),
-            endpoints: set.map(|set| endpoints(&set, slices, consumer)).unwrap_or_default(),
+            id: self.id.clone(),
+            protocol: AppProtocol::of(self.port.app_protocol.as_deref(), &self.port.name),
+            proxy_protocol: proxy_protocol(self.service),
+            mode,
+            endpoints: endpoints(selected, slices, consumer),
         }
     }
 }
@@ -140,7 +191,7 @@ fn families(service: &Service) -> Vec<Family> {
 }
 
 fn endpoints(
-    set: &SelectedEndpoints,
+    selected: &[PrioritizedEndpoint],
     slices: &[Slice],
     consumer: &ConsumerLocation,
 ) -> Box<[BackendEndpoint]> {
@@ -151,14 +202,20 @@ fn endpoints(
         }
     }
     let here = (Some(consumer.node.as_str()), consumer.zone.as_deref());
-    let endpoint = |target: &crate::select::SelectedEndpoint| {
+    let endpoint = |PrioritizedEndpoint { selected: target, priority }: &PrioritizedEndpoint| {
         let stored = found.get(&target.address);
         let zone = stored.and_then(|endpoint| endpoint.zone.clone());
         let node = stored.and_then(|endpoint| endpoint.node.as_deref());
         let locality = Locality::of(here, (node, zone.as_deref()));
-        BackendEndpoint { address: target.address, weight: target.weight as f32, zone, locality }
+        BackendEndpoint {
+            address: target.address,
+            weight: target.weight as f32,
+            priority: *priority,
+            zone,
+            locality,
+        }
     };
-    let weighted = set.endpoints.iter().map(endpoint);
+    let weighted = selected.iter().map(endpoint);
     weighted.filter(|endpoint| endpoint.weight > 0.0 && endpoint.weight.is_finite()).collect()
 }
 

@@ -13,6 +13,7 @@
 mod candidates;
 mod explain;
 mod hints;
+mod localities;
 mod require;
 mod slice_mechanism;
 mod spill;
@@ -32,6 +33,7 @@ use slice_mechanism::{SliceMechanism, SliceMechanismKind};
 use traffic_policy::{UsedPolicies, select_local};
 
 pub use explain::{SelectionReason, explain};
+pub use localities::{PrioritizedEndpoint, select_by_localities};
 pub use traffic_policy::external_policy;
 
 /// The node that selects.

@@ -55,6 +55,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut backends = BackendTable::new(ConsumerLocation::default());
     let endpoint = BackendEndpoint {
         address: endpoint.parse()?,
+        priority: 0,
         weight: 1.0,
         zone: None,
         locality: model::Locality::Unknown,

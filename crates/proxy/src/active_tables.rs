@@ -6,13 +6,14 @@ use std::sync::Arc;
 use model::route::{HttpRoutes, PathMatch, RequestView, RouteGroup, Routing, WeightedBackends};
 use model::{Notice, ObjectRef};
 
-use crate::downstream::client_certificates::{self, ClientValidatingListeners};
+use crate::downstream::client_certificates::{self, TlsByListener};
 use crate::downstream::connection::RouteScope;
-use crate::http::outbound_limits::{self, OutboundLimits, OutboundLimitsByPort};
+use crate::http::outbound_limits::{self, BackendLimits, OutboundLimits, OutboundLimitsByPort};
 use crate::http::route_rule::{CompiledRule, RuleGroup};
 use crate::proxy::ProxyTables;
 use crate::registry::{ByPointer, Registry, pointer};
 use crate::settings::ProxyOptions;
+use crate::upstream::backend::UpstreamBackend;
 use crate::upstream::endpoint::ProxyTime;
 use crate::upstream::tls::{self, UpstreamTlsByBackend};
 use crate::upstream::weighted_backends::BackendPicker;
@@ -22,9 +23,10 @@ pub(crate) struct ActiveTables {
     pub(crate) tables: ProxyTables,
     groups: ByPointer<Arc<RuleGroup>>,
     tcp_backends: ByPointer<Arc<BackendPicker>>,
-    pub(crate) client_validating: ClientValidatingListeners,
+    pub(crate) listener_tls: TlsByListener,
     upstream_tls: UpstreamTlsByBackend,
     outbound_limits: OutboundLimitsByPort,
+    backend_limits: BackendLimits,
 }
 
 /// The rule that a request matches.
@@ -48,7 +50,8 @@ impl ActiveTables {
         let upstream_tls = tls::of_backends(&tables, &before.upstream_tls, &mut notices);
         registry.update(&tables.backends, &tables.routes, &upstream_tls, now, settings);
         let outbound_limits = outbound_limits::of_table(&tables.routes, &before.outbound_limits);
-        let mut active = Self { tables, upstream_tls, outbound_limits, ..Self::default() };
+        let backend_limits = outbound_limits::of_gateway(&tables.routes, &before.backend_limits);
+        let mut active = Self { tables, upstream_tls, outbound_limits, backend_limits, ..Self::default() };
         let routes = active.tables.routes.clone();
         let listeners = routes.ports().flat_map(|port| port.listeners.iter());
         let of_hosts: Vec<_> = listeners.flat_map(|listener| listener.hosts.iter().map(|(_, r)| r)).collect();
@@ -60,8 +63,8 @@ impl ActiveTables {
         }
         notices.extend(active.groups.values().flat_map(|group| group.notices.clone()));
         notices.extend(active.missing_certificates());
-        active.client_validating =
-            client_certificates::listeners(&active.tables, &before.client_validating, &mut notices);
+        active.listener_tls =
+            client_certificates::listeners(&active.tables, &before.listener_tls, &mut notices);
         notices.sort();
         notices.dedup();
         (active, notices)
@@ -95,11 +98,11 @@ impl ActiveTables {
 
     fn missing_certificates(&self) -> Vec<Notice> {
         let ports = self.tables.routes.ports().filter(|port| port.protocol.is_tls());
-        let certificates = ports.flat_map(|port| &port.listeners).filter_map(|l| l.certificate.as_ref());
+        let certificates = ports.flat_map(|port| &port.listeners).flat_map(|l| l.certificates.iter());
         let missing = certificates.filter(|c| !self.tables.certificates.contains_key(&c.secret));
         let notice = |secret: &model::ObjectKey| {
             let object = ObjectRef::new("Secret", &secret.namespace, &secret.name);
-            let message = "missing or unusable certificate of a listener: TLS connections for its hosts are closed; create it with kubectl create secret tls";
+            let message = "missing or unusable certificate of a listener: TLS connections for its hosts are closed, unless it has another one; create it with kubectl create secret tls";
             Notice::new(object, "CertificateMissing", message)
         };
         missing.map(|certificate| notice(&certificate.secret)).collect()
@@ -125,6 +128,23 @@ impl ActiveTables {
             }
             RouteScope::Outbound(..) | RouteScope::Gateway(..) => None,
         }
+    }
+
+    /// The rate limit and faults of a gateway's backend.
+    pub(crate) fn backend_limits(
+        &self,
+        scope: &RouteScope,
+        backend: &UpstreamBackend,
+    ) -> Option<&Arc<OutboundLimits>> {
+        let RouteScope::Gateway(port, server_name) = scope else { return None };
+        if self.backend_limits.is_empty() {
+            return None;
+        }
+        let listener = match server_name {
+            Some(sni) => Some(self.tables.routes.port(*port)?.listener(sni)?.name.clone()),
+            None => None,
+        };
+        self.backend_limits.get(&(*port, listener, backend.label.clone()))
     }
 
     pub(crate) fn tcp_backends(&self, split: &Arc<WeightedBackends>) -> Option<&Arc<BackendPicker>> {

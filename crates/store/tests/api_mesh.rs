@@ -74,16 +74,20 @@ async fn load_balancing_is_checked_by_schema_and_rules() {
         (&mesh, json!({"algorithm": {"type": "Maglev"}})),
         (&mesh, json!({"algorithm": hash, "slowStart": {"window": "30s"}})),
         (&mesh, json!({"timeouts": {"request": "soon"}})),
+        (&mesh, json!({"localities": [{"priorities": [{"zones": [{"type": "Same", "name": "a"}]}]}]})),
+        (&mesh, json!({"slowStart": {"window": "1s", "aggression": "0"}})),
         (&mesh, json!({"timeouts": {"request": "1s", "backendRequest": "2s"}})),
         (&mesh, json!({"faults": {"abort": {"status": 200}}})),
-        (&edge, json!({"rateLimit": {"requests": 5}})),
     ] {
         let bad = policy(target.clone(), default);
         let (code, answer) = world.json("POST", &path(&bad), &bad).await;
         assert_eq!((code, &answer["reason"]), (422, &json!("Invalid")), "{bad}: {answer}");
     }
-    let good =
-        policy(edge, json!({"algorithm": hash, "retries": {"codes": [503], "budget": {"percent": 20}}}));
+    let good = policy(
+        edge,
+        json!({"algorithm": hash, "retries": {"codes": [503], "budget": {"percent": 20}}, "rateLimit": {"requests": 5},
+            "localities": [{"priorities": [{"zones": [{"type": "Same", "weight": 3}, {"name": "b"}]}]}]}),
+    );
     let (code, answer) = world.json("POST", &path(&good), &good).await;
     assert_eq!(code, 201, "{answer}");
 }

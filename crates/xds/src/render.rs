@@ -374,14 +374,20 @@ impl Renderer<'_> {
         let mut chains = Vec::new();
         let mut hosts: Vec<&Hostname> = Vec::new();
         for listener in &port.listeners {
-            let secret = listener.certificate.as_ref().map(|certificate| &certificate.secret);
+            let is_terminated = !listener.certificates.is_empty();
             // Only TLS passthrough works without a certificate. HTTPS and TLS may share a port.
             let is_http = listener.protocol.is_http();
-            if secret.is_none() && is_http {
+            if !is_terminated && is_http {
                 continue;
             }
-            if let Some(secret) = secret.filter(|secret| !self.input.certificates.contains_key(secret)) {
-                self.others.push(no_certificate(context, &listener.name, secret));
+            let mut secrets = Vec::new();
+            for certificate in &listener.certificates {
+                match self.input.certificates.contains_key(&certificate.secret) {
+                    true => secrets.push(&certificate.secret),
+                    false => self.others.push(no_certificate(context, &listener.name, &certificate.secret)),
+                }
+            }
+            if secrets.is_empty() && is_terminated {
                 continue;
             }
             // The first of two listeners with one host serves it.
@@ -399,11 +405,12 @@ impl Renderer<'_> {
                     }
                 },
             };
-            let certificate = secret.map(|secret| self.add_secret(secret));
+            let certificates: Vec<String> =
+                secrets.into_iter().map(|secret| self.add_secret(secret)).collect();
             let chain = |action, server_name: &Hostname| FilterChainSpec {
                 action,
                 server_name: Some(server_name.clone()),
-                certificate: certificate.clone(),
+                certificates: certificates.clone(),
                 clients: clients.clone(),
             };
             if is_http {
@@ -545,7 +552,7 @@ fn no_authority(context: &RouteContext<'_>, listener: &Name) -> Notice {
 
 fn no_certificate(context: &RouteContext<'_>, listener: &Name, secret: &ObjectKey) -> Notice {
     let message = format!(
-        "spec.listeners[name={listener}].tls.certificateRef: no usable Secret {secret} of type kubernetes.io/tls, so this listener is not served; create it"
+        "spec.listeners[name={listener}].tls.certificateRef: no usable Secret {secret} of type kubernetes.io/tls, so this listener is not served with it; create it"
     );
     Notice::new(context.object.clone(), "NoCertificate", message)
 }

@@ -49,6 +49,17 @@ impl StoredObject {
         }
     }
 
+    /// Whether an object has the specification that is known.
+    pub(super) fn has_generation(&self, object: &Value) -> bool {
+        self.generation == object["metadata"]["generation"]
+    }
+
+    /// Takes the status of the same object at another version.
+    pub(super) fn set_status(&mut self, object: &Value) {
+        self.resource_version = object["metadata"]["resourceVersion"].clone();
+        self.conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    }
+
     /// `None` if the stored status is current. `standing` is `None` for an invalid object.
     pub(super) fn status_write(
         &self,

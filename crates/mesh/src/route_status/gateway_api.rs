@@ -33,6 +33,7 @@ const BUNDLE_VERSION: &str = "gateway.networking.k8s.io/bundle-version";
 #[derive(Debug)]
 struct StoredStatus {
     resource_version: Value,
+    generation: Value,
     status: Value,
 }
 
@@ -64,9 +65,25 @@ impl GatewayApiStatuses {
         let key = ObjectKey { namespace: part("namespace"), name: part("name") };
         let stored = StoredStatus {
             resource_version: metadata["resourceVersion"].clone(),
+            generation: metadata["generation"].clone(),
             status: object["status"].clone(),
         };
         self.stored.insert((kind, key), stored);
+    }
+
+    /// Whether an object has the specification that is known.
+    pub(super) fn has_generation(&self, (kind, key): (GatewayApiKind, &ObjectKey), object: &Value) -> bool {
+        let known = self.stored.get(&(kind, key.clone()));
+        known.is_some_and(|known| known.generation == object["metadata"]["generation"])
+    }
+
+    /// Whether an object is not older than the known one. An answer may arrive after a later change by the watch.
+    pub(super) fn is_current(&self, (kind, key): (GatewayApiKind, &ObjectKey), object: &Value) -> bool {
+        let version = |value: &Value| value.as_str().and_then(|text| text.parse::<u64>().ok());
+        let known = self.stored.get(&(kind, key.clone())).and_then(|known| version(&known.resource_version));
+        let new = version(&object["metadata"]["resourceVersion"]);
+        // Versions that are not numbers cannot be compared.
+        known.zip(new).is_none_or(|(known, new)| new >= known)
     }
 
     /// An object was deleted.

@@ -294,3 +294,76 @@ fn one_change_among_ten_thousand_routes_is_one_status() {
     );
     assert_eq!(written_standard(&mut reconciler).len(), 0);
 }
+
+/// The object of a write with another version and another writer's condition.
+fn changed_by_another(generation: i64, version: &str) -> Value {
+    json!({"metadata": {"namespace": "shop", "name": "r", "generation": generation, "resourceVersion": version},
+        "status": {"conditions": [{"type": "Seen", "status": "True"}],
+            "parents": [{"controllerName": "example.com/other", "parentRef": {"name": "edge"}}]}})
+}
+
+#[test]
+fn after_a_conflict_the_status_is_planned_from_the_newest_object() {
+    let mut reconciler = listed();
+    service(&mut reconciler, "b");
+    let now = Instant::now();
+    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", route(None)));
+    let (key, _) = reconciler.next(now, TIME).unwrap();
+    reconciler.conflicted(key.clone(), Ok(changed_by_another(3, "9")), now);
+    let (_, work) = reconciler.next(now, TIME).expect("at once, without an event of the watch");
+    assert_eq!(work.patch["metadata"]["resourceVersion"], "9");
+    assert_eq!(work.patch["status"]["conditions"][0]["type"], "Seen", "the other writer's condition stays");
+    // Its answer is another conflict, with a new specification that the watch has not brought yet.
+    reconciler.conflicted(key.clone(), Ok(changed_by_another(4, "10")), now);
+    assert!(reconciler.next(now, TIME).is_none() && !reconciler.has_backoff(), "waits for the watch");
+    let mut newer = object("r", "10", route(None));
+    newer["metadata"]["generation"] = 4.into();
+    put(&mut reconciler, ObjectKind::HttpRoute, newer);
+    for version in 11..16 {
+        let (key, _) = reconciler.next(now, TIME).expect("planned again");
+        reconciler.conflicted(key, Ok(changed_by_another(4, &version.to_string())), now);
+        if reconciler.has_backoff() {
+            break;
+        }
+    }
+    assert!(
+        reconciler.next(now, TIME).is_none() && reconciler.has_backoff(),
+        "two writers do not race forever"
+    );
+    assert!(reconciler.next(now + BACKOFF, TIME).is_some());
+    reconciler.conflicted(key, Ok(Value::Null), now);
+    assert!(reconciler.next(now, TIME).is_none() && !reconciler.has_backoff(), "deleted");
+}
+
+#[test]
+fn a_conflict_of_a_standard_route_keeps_the_entries_of_other_controllers() {
+    let mut reconciler = listed();
+    let class = standard(GatewayApiKind::Class, "c", 1, json!({"controllerName": "zoneward.dev/gateway"}));
+    let listeners = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
+    let gateway = standard(
+        GatewayApiKind::Gateway,
+        "edge",
+        1,
+        json!({"gatewayClassName": "c", "listeners": listeners}),
+    );
+    for (kind, object) in [class, gateway] {
+        put(&mut reconciler, kind, object);
+    }
+    assert_eq!(reconciler.take_wanted_certificates(), Some(BTreeSet::new()));
+    written_standard(&mut reconciler);
+    let (kind, object) = http_route("r", 1, "web");
+    put(&mut reconciler, kind, object);
+    let mut found = Vec::new();
+    while let Some((key, work)) = reconciler.next(Instant::now(), TIME) {
+        match (work.path.contains("/httproutes/"), found.is_empty()) {
+            (true, true) => reconciler.conflicted(key, Ok(changed_by_another(1, "77")), Instant::now()),
+            _ => reconciler.done(key, Ok(Value::Null), Instant::now()),
+        }
+        found.extend(work.path.contains("/httproutes/").then_some(work));
+    }
+    let [_, again] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(again.patch["metadata"]["resourceVersion"], "77");
+    let owners: Vec<&Value> =
+        again.patch["status"]["parents"].as_array().unwrap().iter().map(|p| &p["controllerName"]).collect();
+    assert_eq!(owners, ["example.com/other", "zoneward.dev/gateway"]);
+}

@@ -204,7 +204,8 @@ fn event(writer: &mut Writer, step: &Step) -> InformerEvent {
             let default = match n {
                 0 => json!({"slowStart": {"window": "20s"}, "panicThreshold": 10}),
                 1 => json!({"algorithm": {"type": "Maglev", "hashOn": {"type": "SourceIP"}}}),
-                n => json!({"panicThreshold": n}),
+                n => json!({"panicThreshold": n, "localities": [{"from": ["zone-1"], "priorities": [
+                    {"zones": [{"name": "zone-2", "weight": 2}]}, {"zones": [{"type": "Same"}]}]}]}),
             };
             let spec = json!({"targetRef": target, "to": [{"targetRef": to, "default": default}]});
             writer.put(ObjectKind::LoadBalancing, &format!("route-{n}"), json!({"spec": spec}))

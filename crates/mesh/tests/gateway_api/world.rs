@@ -1,8 +1,8 @@
 //! An embedded API on a socket, and the controller, whose writes are counted.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clock::Clock;
@@ -33,11 +33,23 @@ pub struct World {
     client: Client,
     /// Statuses that the controller wrote.
     writes: Arc<AtomicUsize>,
+    pub rival: Arc<Rival>,
     /// Whether the controller gets 404 for the Gateway API.
     pub hides: Arc<watch::Sender<bool>>,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
     folder: PathBuf,
+}
+
+/// Another client, which writes just before the controller does.
+#[derive(Default)]
+pub struct Rival {
+    /// The path of a status, and what is written there before the controller's next write of it.
+    pub write: Mutex<Option<(String, Value)>>,
+    /// Writes of the controller that were answered with 409.
+    pub conflicts: AtomicUsize,
+    /// Single objects that the controller read.
+    pub reads: AtomicUsize,
 }
 
 impl World {
@@ -65,12 +77,13 @@ impl World {
         let connection = Connection { api_socket: Some(socket), ..Connection::default() };
         let client = cluster::connect(&connection, &Clock::system()).await.expect("a client");
         let (writes, hides) = (Arc::new(AtomicUsize::new(0)), Arc::new(watch::channel(hides).0));
-        let own = counted(client.clone(), writes.clone(), hides.clone());
+        let rival = Arc::new(Rival::default());
+        let own = counted(client.clone(), writes.clone(), hides.clone(), rival.clone());
         let usable = (1..=8).map(|i| format!("192.0.2.{i}").parse().expect("an address")).collect();
         let addresses = AssignedAddresses::Machine(MachineAddresses { usable, mesh: Vec::new() });
         let (clock, random) = (Clock::system(), Random::seeded(1));
         tasks.push(tokio::spawn(mesh::route_status::run(own, addresses, clock, random, stopped)));
-        Self { client, writes, hides, stop, tasks, folder }
+        Self { client, writes, rival, hides, stop, tasks, folder }
     }
 
     pub async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Value, kube::Error> {
@@ -145,14 +158,29 @@ impl World {
     }
 }
 
-/// A client that counts writes of statuses, and may hide the Gateway API.
-fn counted(inner: Client, writes: Arc<AtomicUsize>, hides: Arc<watch::Sender<bool>>) -> Client {
+/// A client that counts writes of statuses and may hide the Gateway API, with a rival.
+fn counted(
+    inner: Client,
+    writes: Arc<AtomicUsize>,
+    hides: Arc<watch::Sender<bool>>,
+    rival: Arc<Rival>,
+) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
-        let (inner, writes, hides) = (inner.clone(), writes.clone(), hides.clone());
+        let (inner, writes, hides, rival) = (inner.clone(), writes.clone(), hides.clone(), rival.clone());
         async move {
             let path = request.uri().path().to_owned();
             if request.method() == Method::PATCH && path.ends_with("/status") {
                 writes.fetch_add(1, Ordering::SeqCst);
+                let earlier = rival.write.lock().expect("not poisoned").take_if(|(at, _)| *at == path);
+                if let Some((at, status)) = earlier {
+                    let sent =
+                        cluster::write::send::<Value>(&inner, Method::PATCH, &at, MERGE_PATCH, &status);
+                    sent.await.expect("the rival's status");
+                }
+            }
+            let query = request.uri().query().unwrap_or_default();
+            if query.starts_with("fieldSelector=metadata.name%3D") && path.ends_with("routes") {
+                rival.reads.fetch_add(1, Ordering::SeqCst);
             }
             if *hides.borrow() && path.contains("gateway.networking.k8s.io") {
                 let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
@@ -160,7 +188,10 @@ fn counted(inner: Client, writes: Arc<AtomicUsize>, hides: Arc<watch::Sender<boo
                 let body = Body::from(status.to_string().into_bytes());
                 return Response::builder().status(404).body(body).map_err(kube::Error::HttpError);
             }
-            inner.send(request).await
+            let response = inner.send(request).await?;
+            let is_conflict = response.status() == http::StatusCode::CONFLICT;
+            rival.conflicts.fetch_add(usize::from(is_conflict), Ordering::SeqCst);
+            Ok(response)
         }
     });
     Client::new(service, "default")

@@ -50,19 +50,72 @@ impl LoadBalancingPolicy {
 /// `default` of a destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadBalancing {
+    /// Which zones get requests, by the proxy's own zone; the first that is for it counts.
+    pub localities: Option<Box<[LocalityRule]>>,
     pub algorithm: Option<LbAlgorithm>,
-    /// Until a new endpoint gets its full share.
-    pub slow_start: Option<Duration>,
+    pub slow_start: Option<SlowStart>,
     pub outlier_detection: Option<OutlierLimits>,
     /// Below this percentage of endpoints that are not ejected, ejection is disregarded.
     pub panic_threshold: Option<u8>,
     pub circuit_breakers: Option<CircuitBreakerFields>,
     pub retries: Option<RetryDefaults>,
     pub timeouts: Option<TimeoutDefaults>,
-    /// Of requests to the Service as a destination, in the mesh.
+    /// Of requests to the Service: in the mesh as their destination, at a gateway as the backend of their rule.
     pub rate_limit: Option<RateLimit>,
-    /// Of requests to the Service as a destination, in the mesh.
+    /// Of the same requests.
     pub faults: Option<FaultInjection>,
+}
+
+/// The zones that get the requests of some proxies, in place of the Service's traffic distribution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalityRule {
+    /// The zones of the proxies; empty: every proxy.
+    pub from: Box<[Name]>,
+    /// Each takes over what those before it cannot serve.
+    pub priorities: Box<[LocalityPriority]>,
+}
+
+/// The zones that share requests by weight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalityPriority {
+    pub zones: Box<[WeightedZone]>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightedZone {
+    pub zone: ZoneMatch,
+    /// Relative to the other zones of its priority, however many endpoints they have.
+    pub weight: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ZoneMatch {
+    Named(Name),
+    /// The proxy's own zone.
+    Same,
+    /// All zones that the rule does not name, together; endpoints without a zone, too.
+    Other,
+}
+
+impl LocalityRule {
+    pub fn is_for(&self, proxy_zone: Option<&str>) -> bool {
+        self.from.is_empty() || self.from.iter().any(|zone| Some(zone.as_str()) == proxy_zone)
+    }
+
+    /// The priority of a zone's endpoints, and the place of the zone in it; `None`: they get no requests. A name counts
+    /// before Same, and Same before Other.
+    pub fn place(&self, zone: Option<&str>, proxy_zone: Option<&str>) -> Option<(usize, usize)> {
+        let order = |on: &ZoneMatch| match on {
+            ZoneMatch::Named(name) => (Some(name.as_str()) == zone).then_some(0),
+            ZoneMatch::Same => (zone.is_some() && zone == proxy_zone).then_some(1),
+            ZoneMatch::Other => Some(2),
+        };
+        let all = self.priorities.iter().enumerate().flat_map(|(priority, group)| {
+            group.zones.iter().enumerate().map(move |(i, weighted)| ((priority, i), &weighted.zone))
+        });
+        let matching = all.filter_map(|(place, on)| Some((order(on)?, place)));
+        matching.min().map(|(_, place)| place)
+    }
 }
 
 /// How one of several endpoints is chosen.
@@ -91,6 +144,40 @@ impl LbAlgorithm {
             Self::RingHash(on) | Self::Maglev(on) => Some(on),
             Self::RoundRobin | Self::LeastRequest => None,
         }
+    }
+}
+
+/// The part of its share that a new endpoint gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowStart {
+    /// Until it has all of its share.
+    pub window: Duration,
+    /// The least part, at the beginning.
+    pub min_weight_percent: u8,
+    /// In thousandths: 1000 rises evenly, more rises faster at the beginning.
+    pub aggression: u32,
+}
+
+impl SlowStart {
+    pub const MIN_WEIGHT_PERCENT: u8 = 10;
+    pub const EVEN: u32 = 1_000;
+
+    /// With a part of a tenth at the beginning, which rises evenly.
+    pub fn even(window: Duration) -> Self {
+        Self { window, min_weight_percent: Self::MIN_WEIGHT_PERCENT, aggression: Self::EVEN }
+    }
+
+    /// The part of its share that an endpoint of this age gets.
+    pub fn factor(&self, age: Duration) -> f32 {
+        if age >= self.window {
+            return 1.0;
+        }
+        let elapsed = age.as_secs_f32() / self.window.as_secs_f32();
+        let risen = match self.aggression {
+            Self::EVEN => elapsed,
+            aggression => elapsed.powf(Self::EVEN as f32 / aggression as f32),
+        };
+        risen.clamp(f32::from(self.min_weight_percent) / 100.0, 1.0)
     }
 }
 
@@ -243,6 +330,7 @@ impl LoadBalancing {
             is_taken
         }
         let taken = [
+            ("localities", take(&mut self.localities, &lower.localities)),
             ("algorithm", take(&mut self.algorithm, &lower.algorithm)),
             ("slowStart", take(&mut self.slow_start, &lower.slow_start)),
             ("outlierDetection", take(&mut self.outlier_detection, &lower.outlier_detection)),
@@ -254,6 +342,16 @@ impl LoadBalancing {
             ("faults", take(&mut self.faults, &lower.faults)),
         ];
         taken.into_iter().filter(|(_, is_taken)| *is_taken).map(|(name, _)| name).collect()
+    }
+
+    /// The zones for a proxy; `None`: as the Service's traffic distribution says.
+    pub fn locality_rule(&self, proxy_zone: Option<&str>) -> Option<&LocalityRule> {
+        self.localities.as_ref()?.iter().find(|rule| rule.is_for(proxy_zone))
+    }
+
+    /// Whether requests are limited, or get faults.
+    pub fn has_request_filters(&self) -> bool {
+        self.rate_limit.is_some() || self.faults.is_some()
     }
 
     pub fn hash_on(&self) -> Option<&HashOn> {
@@ -292,8 +390,9 @@ impl LoadBalancing {
                 value.insert(name.to_owned(), field);
             }
         };
+        put("localities", self.localities.as_ref().map(|rules| rules.iter().map(locality_value).collect()));
         put("algorithm", self.algorithm.as_ref().map(algorithm_value));
-        put("slowStart", self.slow_start.map(|window| json!({"window": duration_value(window)})));
+        put("slowStart", self.slow_start.as_ref().map(slow_start_value));
         put("outlierDetection", self.outlier_detection.as_ref().map(outlier_value));
         put("panicThreshold", self.panic_threshold.map(Value::from));
         put("circuitBreakers", self.circuit_breakers.as_ref().map(breakers_value));
@@ -313,6 +412,21 @@ fn duration_value(duration: Duration) -> Value {
     GoDuration(duration).to_string().into()
 }
 
+fn locality_value(rule: &LocalityRule) -> Value {
+    let zone = |weighted: &WeightedZone| match &weighted.zone {
+        ZoneMatch::Named(name) => json!({"name": name.as_str(), "weight": weighted.weight}),
+        ZoneMatch::Same => json!({"type": "Same", "weight": weighted.weight}),
+        ZoneMatch::Other => json!({"type": "Other", "weight": weighted.weight}),
+    };
+    let priority =
+        |priority: &LocalityPriority| json!({"zones": priority.zones.iter().map(zone).collect::<Value>()});
+    let mut value = json!({"priorities": rule.priorities.iter().map(priority).collect::<Value>()});
+    if !rule.from.is_empty() {
+        value["from"] = rule.from.iter().map(Name::as_str).collect();
+    }
+    value
+}
+
 fn algorithm_value(algorithm: &LbAlgorithm) -> Value {
     let kind = match algorithm {
         LbAlgorithm::RoundRobin => "RoundRobin",
@@ -327,6 +441,18 @@ fn algorithm_value(algorithm: &LbAlgorithm) -> Value {
             HashOn::Cookie(name) => json!({"type": "Cookie", "name": name.as_str()}),
             HashOn::SourceIp => json!({"type": "SourceIP"}),
         };
+    }
+    value
+}
+
+fn slow_start_value(slow_start: &SlowStart) -> Value {
+    let mut value = json!({"window": duration_value(slow_start.window)});
+    if slow_start.min_weight_percent != SlowStart::MIN_WEIGHT_PERCENT {
+        value["minWeightPercent"] = slow_start.min_weight_percent.into();
+    }
+    if slow_start.aggression != SlowStart::EVEN {
+        value["aggression"] =
+            (f64::from(slow_start.aggression) / f64::from(SlowStart::EVEN)).to_string().into();
     }
     value
 }

@@ -119,7 +119,7 @@ impl RouteTable {
     /// The Secrets with certificates that a proxy needs: of listeners, and as a client of backends.
     pub fn secrets(&self) -> BTreeSet<ObjectKey> {
         let listeners = self.ports.values().flat_map(|port| port.listeners.iter());
-        let of_listeners = listeners.filter_map(|listener| Some(&listener.certificate.as_ref()?.secret));
+        let of_listeners = listeners.flat_map(|listener| listener.certificates.iter().map(|own| &own.secret));
         let of_backends = self.backend_tls.values().filter_map(|tls| tls.client_certificate.as_ref());
         of_listeners.chain(of_backends).cloned().collect()
     }
@@ -269,8 +269,8 @@ pub struct Listener {
     pub hostname: Hostname,
     /// That of the port, but HTTPS and TLS may share one.
     pub protocol: GatewayProtocol,
-    /// Only with TLS.
-    pub certificate: Option<Certificate>,
+    /// Only with TLS. Of several, the server name chooses one, then the keys that the client supports, then their order.
+    pub certificates: Box<[Certificate]>,
     /// How client certificates are validated; `None`: clients have none.
     pub clients: Option<Arc<ClientAuthentication>>,
     /// The routes of each host. Requests to other hosts get 404, TCP connections are closed.

@@ -49,7 +49,7 @@ fn seen(snapshot: &Snapshot, zone: &str, tags: &[(&str, &str)]) -> (String, &'st
         tags: tags.iter().copied().collect::<Labels>(),
     };
     let place = ConsumerLocation { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
-    let backend = backend(snapshot, &id, &place, FeatureGates::default()).unwrap();
+    let backend = backend(snapshot, &id, &place, FeatureGates::default(), None).unwrap();
     let text = backend
         .endpoints
         .iter()
@@ -83,7 +83,7 @@ fn seen_later(snapshot: &Snapshot, zone: &str) -> Vec<String> {
     let service = ServiceKey::new(&"ns".into(), &"web".into());
     let id = BackendId { service, port: 80, protocol: Protocol::Tcp, tags: Labels::EMPTY };
     let place = ConsumerLocation { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
-    let fallbacks = fallbacks(snapshot, &id, &place, FeatureGates::default());
+    let fallbacks = fallbacks(snapshot, &id, &place, FeatureGates::default(), None);
     let text = |b: &Backend| {
         let addresses: Vec<String> = b.endpoints.iter().map(|e| e.address.ip().to_string()).collect();
         format!("{}: {}", b.mode, addresses.join(" "))
@@ -148,7 +148,78 @@ fn a_backend_whose_port_is_gone_is_left_out() {
         protocol: Protocol::Tcp,
         tags: Labels::EMPTY,
     };
-    let table = table(&snapshot, [&id(80), &id(81)], &ConsumerLocation::default(), FeatureGates::default());
-    assert_eq!(table.backends().count(), 1);
-    assert!(table.backend(&id(80)).is_some_and(|b| b.protocol == AppProtocol::Http));
+    let found =
+        |port| backend(&snapshot, &id(port), &ConsumerLocation::default(), FeatureGates::default(), None);
+    assert!(found(80).is_some_and(|backend| backend.protocol == AppProtocol::Http));
+    assert_eq!(found(81), None);
+}
+
+/// Addresses with priority and weight, as a proxy in `zone` uses them by these localities.
+fn by_localities(snapshot: &Snapshot, zone: &str, localities: Value) -> (String, &'static str) {
+    let policy = json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshLoadBalancing",
+        "metadata": {"namespace": "ns", "name": "p"}, "spec": {"to": [
+            {"targetRef": {"kind": "MeshService", "name": "web"}, "default": {"localities": localities}}]}});
+    let (object, notices) = parse::object(&policy, &mut Interner::default());
+    assert_eq!(notices, []);
+    let Some(model::Object::LoadBalancing(policy)) = object else { panic!("a policy") };
+    let place = ConsumerLocation { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
+    let rule = policy.to[0].settings.locality_rule(Some(zone));
+    let service = ServiceKey::new(&"ns".into(), &"web".into());
+    let id = BackendId { service, port: 80, protocol: Protocol::Tcp, tags: Labels::EMPTY };
+    let gates = FeatureGates::default();
+    if rule.is_some() {
+        let is_bound = backend(snapshot, &id, &place, gates, rule).unwrap().mode == "require";
+        assert!(
+            is_bound || fallbacks(snapshot, &id, &place, gates, rule).is_empty(),
+            "priorities of its own"
+        );
+    }
+    let backend = backend(snapshot, &id, &place, gates, rule).unwrap();
+    let last = |e: &BackendEndpoint| e.address.ip().to_string().rsplit('.').next().unwrap().to_owned();
+    let text = backend.endpoints.iter().map(|e| format!("{}@{}x{:.2}", last(e), e.priority, e.weight));
+    (text.collect::<Vec<_>>().join(" "), backend.mode)
+}
+
+#[test]
+fn localities_of_a_policy_replace_the_preferences_of_the_service() {
+    let snapshot =
+        world(json!({}), true, &[("p1", "a", "v"), ("p2", "b", "v"), ("p3", "b", "v"), ("p4", "c", "v")]);
+    let weights = json!([{"from": ["a"], "priorities": [
+        {"zones": [{"name": "a", "weight": 3}, {"name": "b", "weight": 1}]}, {"zones": [{"type": "Other"}]}]}]);
+    assert_eq!(
+        by_localities(&snapshot, "a", weights.clone()),
+        ("1@0x3.00 2@0x0.50 3@0x0.50 4@1x1.00".to_owned(), "localities")
+    );
+    assert_eq!(by_localities(&snapshot, "b", weights).1, "same-zone", "no rule is for its zone");
+    let near = json!([{"priorities": [{"zones": [{"type": "Same"}]}, {"zones": [{"name": "c"}]}]}]);
+    assert_eq!(by_localities(&snapshot, "b", near.clone()).0, "2@0x0.50 3@0x0.50 4@1x1.00", "a gets nothing");
+    assert_eq!(by_localities(&snapshot, "c", near.clone()).0, "4@0x1.00", "a name counts before Same");
+    assert_eq!(
+        by_localities(&snapshot, "d", near).0,
+        "4@0x1.00",
+        "priorities without endpoints are left out"
+    );
+    let nowhere = json!([{"priorities": [{"zones": [{"name": "d"}]}]}]);
+    assert_eq!(by_localities(&snapshot, "a", nowhere), (String::new(), ""));
+}
+
+#[test]
+fn require_comes_before_the_localities_of_a_policy_and_spill_after_them() {
+    let far = json!([{"priorities": [{"zones": [{"name": "b"}]}]}]);
+    let required = world(json!({"zoneward.dev/mechanism": "RequireZone"}), true, THREE);
+    assert_eq!(by_localities(&required, "a", far.clone()), ("1@0x1.00".to_owned(), "require"));
+    let annotations = json!({"zoneward.dev/mechanism": "Spill", "zoneward.dev/demand": "a=128,b=128"});
+    let spill = world(annotations, false, THREE);
+    assert_eq!(by_localities(&spill, "a", far), ("2@0x0.50 3@0x0.50".to_owned(), "localities"));
+}
+
+#[test]
+fn a_drained_zone_gives_its_traffic_to_the_next_priority() {
+    let mut snapshot = world(json!({}), false, THREE);
+    let mut slice = snapshot.slices(&ServiceKey::new(&"ns".into(), &"web".into()))[0].clone();
+    let drained_by_zone = vec![(Name::new("a"), 1_000)];
+    slice.shares = Some(Box::new(model::EndpointShares { capacities: Vec::new(), drained_by_zone }));
+    snapshot.apply(model::Object::Slice(Box::new(slice)));
+    let rule = json!([{"priorities": [{"zones": [{"name": "a"}]}, {"zones": [{"name": "b"}]}]}]);
+    assert_eq!(by_localities(&snapshot, "a", rule).0, "2@0x1.00 3@0x1.00");
 }

@@ -32,8 +32,8 @@ pub(super) struct EffectiveListener<'s> {
     pub(super) accepted: Result<(), Problem>,
     pub(super) resolved: Result<(), Problem>,
     pub(super) conflict: Option<Problem>,
-    /// The first usable certificate.
-    pub(super) certificate: Option<ObjectKey>,
+    /// The usable certificates.
+    pub(super) certificates: Box<[ObjectKey]>,
     /// How client certificates are validated, by the usable authorities.
     pub(super) clients: Option<Arc<ClientAuthentication>>,
 }
@@ -207,8 +207,8 @@ fn check<'s>(
     let own_kind = if set.is_some() { "ListenerSet" } else { "Gateway" };
     let own_namespace = set.map_or(&gateway.identity.key.namespace, |set| &set.identity.key.namespace);
     let referrer = Referrer { snapshot, kind: own_kind, namespace: own_namespace };
-    let (certificate, certificates) = certificates(&referrer, listener);
-    resolved = resolved.and(certificates);
+    let (certificates, are_usable) = certificates(&referrer, listener);
+    resolved = resolved.and(are_usable);
     let mut clients = None;
     if let Some(validation) = client_validation(gateway, listener) {
         // The authorities belong to the Gateway, whichever object has the listener.
@@ -227,25 +227,26 @@ fn check<'s>(
         clients = Some(Arc::new(ClientAuthentication { authorities: usable, is_required }));
         resolved = resolved.and(all.into_iter().collect::<Result<Vec<_>, _>>().map(drop));
     }
-    EffectiveListener { listener, set, kinds, accepted, resolved, conflict: None, certificate, clients }
+    EffectiveListener { listener, set, kinds, accepted, resolved, conflict: None, certificates, clients }
 }
 
-/// The first usable certificate, and whether all are.
+/// The usable certificates, and whether all are.
 fn certificates(
     referrer: &Referrer<'_>,
     listener: &StandardListener,
-) -> (Option<ObjectKey>, Result<(), Problem>) {
+) -> (Box<[ObjectKey]>, Result<(), Problem>) {
     const REASON: &str = "InvalidCertificateRef";
     if !terminates(listener) {
-        return (None, Ok(()));
+        return (Box::default(), Ok(()));
     }
     let refs = listener.tls.as_ref().map(|tls| &*tls.certificates).unwrap_or_default();
     if refs.is_empty() {
-        return (None, Err(Problem::new(REASON, "a listener that terminates TLS needs tls.certificateRefs")));
+        let message = "a listener that terminates TLS needs tls.certificateRefs";
+        return (Box::default(), Err(Problem::new(REASON, message)));
     }
     let all: Vec<_> = refs.iter().map(|to| referrer.certificate(to, REASON)).collect();
-    let first = all.iter().find_map(|found| found.as_ref().ok().cloned());
-    (first, all.into_iter().collect::<Result<Vec<_>, _>>().map(drop))
+    let usable = all.iter().filter_map(|found| found.as_ref().ok().cloned()).collect();
+    (usable, all.into_iter().collect::<Result<Vec<_>, _>>().map(drop))
 }
 
 /// Listeners on one port must be told apart. In one object, all that cannot lose; of two objects, the one of higher

@@ -114,7 +114,8 @@ impl<'s> TablePlanner<'s> {
             Some(set) => Name::new(&format!("{}/{}", set.identity.key, own.name)),
             None => own.name.clone(),
         };
-        let certificate = listener.certificate.clone().map(|secret| Certificate { secret });
+        let certificates =
+            listener.certificates.iter().cloned().map(|secret| Certificate { secret }).collect();
         let protocol = match own.protocol.as_str() {
             "HTTPS" => GatewayProtocol::Https,
             "TLS" => GatewayProtocol::Tls,
@@ -122,7 +123,7 @@ impl<'s> TablePlanner<'s> {
             _ => GatewayProtocol::Http,
         };
         let clients = listener.clients.clone();
-        Listener { name, hostname: own.hostname.clone(), protocol, certificate, clients, hosts }
+        Listener { name, hostname: own.hostname.clone(), protocol, certificates, clients, hosts }
     }
 
     /// Each host with the oldest route that has it.

@@ -473,10 +473,11 @@ fn backends_of_a_route_are_planned_by_the_distribution_of_their_service() {
             {"addresses": ["10.1.0.1"], "zone": "z1", "conditions": {"ready": true}, "hints": {"forZones": [{"name": "z1"}]}},
             {"addresses": ["10.1.0.2"], "zone": "z2", "conditions": {"ready": true}, "hints": {"forZones": [{"name": "z2"}]}}]});
     let snapshot = snapshot(&[http_gateway(), web, slice, route("r", json!([{"backendRefs": to("a")}]))]);
-    let ids = table(&snapshot).backends();
+    let routes = table(&snapshot);
+    let ids = routes.backends();
     for (zone, address) in [("z1", "10.1.0.1:8080"), ("z2", "10.1.0.2:8080")] {
         let consumer = ConsumerLocation { node: "n".into(), zone: Some(zone.into()) };
-        let planned = crate::backends::table(&snapshot, &ids, &consumer, FeatureGates::default());
+        let planned = crate::backends::table(&snapshot, &routes, &consumer, FeatureGates::default());
         let backend = planned.backend(ids.first().expect("a backend")).expect("a backend");
         let addresses: Vec<String> = backend.endpoints.iter().map(|e| e.address.to_string()).collect();
         assert_eq!((backend.mode, addresses), ("same-zone", vec![address.to_owned()]));

@@ -211,7 +211,7 @@ impl GatewayRoutes {
             name: listener.name.clone(),
             hostname: listener.hostname.clone(),
             protocol: listener.protocol,
-            certificate: listener.certificate.clone(),
+            certificates: listener.certificate.iter().cloned().collect(),
             clients: None,
             hosts,
         };

@@ -66,25 +66,15 @@ pub fn load_balancing(
         }
     }
     let mut notices = Vec::new();
-    let mut drop_field = |field: &str, why: Option<&str>| {
-        let Some(at) = origins.iter().position(|origin| origin.field == field) else { return };
-        let origin = origins.remove(at);
-        if let Some(why) = why {
-            let message = format!("{}.{field}: no effect on Service {service}: {why}", origin.place);
-            notices.push(Notice::new(origin.policy, "NoEffect", message));
-        }
-    };
     // Validation refuses both in one policy; two policies may have one each.
-    if settings.hash_on().is_some() && settings.slow_start.take().is_some() {
+    if settings.hash_on().is_some()
+        && settings.slow_start.take().is_some()
+        && let Some(at) = origins.iter().position(|origin| origin.field == "slowStart")
+    {
+        let FieldOrigin { field, policy, place } = origins.remove(at);
         let why = "another policy sets the algorithm to RingHash or Maglev, which exclude slow start";
-        drop_field("slowStart", Some(why));
-    }
-    if matches!(consumer, PolicyConsumer::Gateway(_)) {
-        // A gateway has hosts and no destinations. Policies that target one are refused with these fields.
-        settings.rate_limit = None;
-        settings.faults = None;
-        drop_field("rateLimit", None);
-        drop_field("faults", None);
+        let message = format!("{place}.{field}: no effect on Service {service}: {why}");
+        notices.push(Notice::new(policy, "NoEffect", message));
     }
     origins.sort_by_key(|origin| origin.field);
     if origins.is_empty() {
@@ -278,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_has_its_own_policies_and_no_rate_limits() {
+    fn a_gateway_has_its_own_policies_and_those_of_the_mesh() {
         let named = || json!({"kind": "MeshService", "name": "backend"});
         let limited = json!({"rateLimit": {"requests": 5}, "panicThreshold": 1});
         let mesh = policy("shop", "mesh", OLD, json!({"kind": "Mesh"}), named(), limited);
@@ -290,7 +280,8 @@ mod tests {
             let key = ObjectKey::new(&"shop".into(), &name.into());
             load_balancing(&snapshot, PolicyConsumer::Gateway(&key), &service).expect("a policy").0.settings
         };
-        assert_eq!(at("edge").value(), threshold(2));
-        assert_eq!(at("other").value(), threshold(1));
+        let limit = json!({"requests": 5, "interval": "1s"});
+        assert_eq!(at("edge").value(), json!({"rateLimit": limit, "panicThreshold": 2}));
+        assert_eq!(at("other").value(), json!({"rateLimit": limit, "panicThreshold": 1}));
     }
 }

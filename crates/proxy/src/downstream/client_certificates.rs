@@ -1,4 +1,5 @@
-//! Listeners that validate client certificates: their TLS configurations, made when tables are activated.
+//! Listeners that validate client certificates, or have several certificates: their TLS configurations, made when tables are
+//! activated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,33 +14,33 @@ use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifie
 use tokio_rustls::rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
 use crate::certificates::{
-    CertificateAuthorities, ServerCertificate, ServerConfigs, crypto_provider, joined,
+    CertificateAuthorities, ServerCertificate, ServerConfigs, crypto_provider, joined, resolver,
 };
 use crate::proxy::ProxyTables;
 
 /// The configurations of a listener, and what they were made from: equal sources keep them, and with them TLS sessions.
-pub(crate) struct ClientValidatingTls {
-    certificate: Arc<ServerCertificate>,
-    clients: Arc<ClientAuthentication>,
+pub(crate) struct ListenerTlsConfigs {
+    certificates: Vec<Arc<ServerCertificate>>,
+    clients: Option<Arc<ClientAuthentication>>,
     authorities: Vec<Arc<CertificateAuthorities>>,
     pub(crate) configs: ServerConfigs,
 }
 
 /// By port and name of the listener.
-pub(crate) type ClientValidatingListeners = BTreeMap<(u16, Name), Arc<ClientValidatingTls>>;
+pub(crate) type TlsByListener = BTreeMap<(u16, Name), Arc<ListenerTlsConfigs>>;
 
-/// The configurations of all listeners that validate clients. One without a usable authority has none, so that its
+/// The configurations of all listeners that validate clients or have several certificates. One without a usable authority has none, so that its
 /// handshakes fail.
 pub(crate) fn listeners(
     tables: &ProxyTables,
-    before: &ClientValidatingListeners,
+    before: &TlsByListener,
     notices: &mut Vec<Notice>,
-) -> ClientValidatingListeners {
-    let mut found = ClientValidatingListeners::new();
+) -> TlsByListener {
+    let mut found = TlsByListener::new();
     for port in tables.routes.ports().filter(|port| port.protocol.is_tls()) {
         for listener in &port.listeners {
             let key = (port.number, listener.name.clone());
-            match ClientValidatingTls::new(tables, listener, before.get(&key)) {
+            match ListenerTlsConfigs::new(tables, listener, before.get(&key)) {
                 Ok(Some(tls)) => drop(found.insert(key, tls)),
                 Ok(None) => {}
                 Err(notice) => notices.push(notice),
@@ -49,35 +50,49 @@ pub(crate) fn listeners(
     found
 }
 
-impl ClientValidatingTls {
-    /// `None` for a listener without client certificates, or without a certificate of its own.
+impl ListenerTlsConfigs {
+    /// `None` for a listener with one certificate and no clients to validate, whose configuration is that of the certificate,
+    /// or without a usable certificate.
     fn new(
         tables: &ProxyTables,
         listener: &Listener,
         before: Option<&Arc<Self>>,
     ) -> Result<Option<Arc<Self>>, Notice> {
-        let Some(clients) = &listener.clients else { return Ok(None) };
-        let secret = listener.certificate.as_ref().map(|certificate| &certificate.secret);
-        let Some(certificate) = secret.and_then(|secret| tables.certificates.get(secret)) else {
+        let certificates: Vec<_> = usable_certificates(tables, listener).cloned().collect();
+        let clients = listener.clients.clone();
+        if certificates.is_empty() || (certificates.len() == 1 && clients.is_none()) {
             return Ok(None);
-        };
-        let authorities: Vec<_> =
-            clients.authorities.iter().filter_map(|key| tables.authorities.get(key).cloned()).collect();
+        }
+        let keys = clients.iter().flat_map(|clients| clients.authorities.iter());
+        let authorities: Vec<_> = keys.filter_map(|key| tables.authorities.get(key).cloned()).collect();
         let is_same = |before: &&Arc<Self>| {
-            Arc::ptr_eq(&before.certificate, certificate)
-                && before.clients == *clients
-                && before.authorities.len() == authorities.len()
-                && before.authorities.iter().zip(&authorities).all(|(a, b)| Arc::ptr_eq(a, b))
+            are_same(&before.certificates, &certificates)
+                && before.clients == clients
+                && are_same(&before.authorities, &authorities)
         };
         if let Some(before) = before.filter(is_same) {
             return Ok(Some(before.clone()));
         }
-        let configs = verifier(clients, &authorities)
-            .and_then(|verifier| ServerConfigs::new(&certificate.key, Some(&verifier)))
-            .map_err(|error| unusable(clients.authorities.first(), &error))?;
-        let (certificate, clients) = (certificate.clone(), clients.clone());
-        Ok(Some(Arc::new(Self { certificate, clients, authorities, configs })))
+        let verifier = clients.as_ref().map(|clients| verifier(clients, &authorities)).transpose();
+        let configs = verifier
+            .and_then(|verifier| ServerConfigs::new(resolver(&certificates), verifier.as_ref()))
+            .map_err(|error| {
+                unusable(clients.as_ref().and_then(|clients| clients.authorities.first()), &error)
+            })?;
+        Ok(Some(Arc::new(Self { certificates, clients, authorities, configs })))
     }
+}
+
+/// The certificates of a listener that were read, in their order.
+pub(crate) fn usable_certificates<'t>(
+    tables: &'t ProxyTables,
+    listener: &'t Listener,
+) -> impl Iterator<Item = &'t Arc<ServerCertificate>> {
+    listener.certificates.iter().filter_map(|own| tables.certificates.get(&own.secret))
+}
+
+fn are_same<T>(a: &[Arc<T>], b: &[Arc<T>]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
 }
 
 fn unusable(authority: Option<&ObjectKey>, error: &Error) -> Notice {

@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use super::client_certificates::usable_certificates;
 use super::connection::{RouteScope, serve_http};
 use super::listener::OpenConnection;
 use super::listener_filters;
@@ -34,12 +35,12 @@ struct ListenerMatch {
 
 fn match_listener(active: &ActiveTables, port: u16, server_name: &str) -> Option<ListenerMatch> {
     let listener = active.tables.routes.port(port)?.listener(server_name)?;
-    let secret = listener.certificate.as_ref().map(|certificate| &certificate.secret);
-    let configs = if listener.clients.is_some() {
-        active.client_validating.get(&(port, listener.name.clone())).map(|tls| &tls.configs)
-    } else {
-        secret.and_then(|secret| active.tables.certificates.get(secret)).map(|own| &own.configs)
-    };
+    let own = active.listener_tls.get(&(port, listener.name.clone())).map(|tls| &tls.configs);
+    let configs = own.or_else(|| {
+        // A listener whose clients are to be validated is not served without its authority.
+        let mut usable = usable_certificates(&active.tables, listener).filter(|_| listener.clients.is_none());
+        usable.next().map(|only| &only.configs)
+    });
     let split = match listener.routing(server_name) {
         Some(Routing::Tcp(split)) => Some(split.clone()),
         _ => None,
@@ -47,7 +48,7 @@ fn match_listener(active: &ActiveTables, port: u16, server_name: &str) -> Option
     Some(ListenerMatch {
         configs: configs.cloned(),
         split,
-        is_terminated: secret.is_some(),
+        is_terminated: !listener.certificates.is_empty(),
         protocol: listener.protocol,
     })
 }

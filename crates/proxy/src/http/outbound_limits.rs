@@ -1,17 +1,18 @@
-//! Rate limits and injected faults of requests to a destination, by MeshLoadBalancing policies.
+//! Rate limits and injected faults of requests to a Service, by MeshLoadBalancing policies.
 //!
 //! ```text
-//! request to a Service -> token bucket: 429 -> delay -> abort: its status -> the matching rule
+//! in the mesh:   request to a Service -> token bucket: 429 -> delay -> abort: its status -> the matching rule
+//! at a gateway:  request -> the matching rule -> its backend -> token bucket -> delay -> abort -> the backend
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::StatusCode;
-use model::ServiceKey;
-use model::route::{FaultInjection, INJECTED_FAULT, RateLimit, RouteTable};
+use model::route::{FaultInjection, INJECTED_FAULT, LoadBalancing, RateLimit, RouteTable, Routing};
+use model::{Name, ServiceKey};
 use tokio::time::sleep;
 
 use crate::proxy::ProxyShared;
@@ -21,6 +22,9 @@ const RATE_LIMITED: &str = "too many requests to this destination";
 
 /// By port of a Service; only destinations that have limits.
 pub(crate) type OutboundLimitsByPort = BTreeMap<(ServiceKey, u16), Arc<OutboundLimits>>;
+
+/// By port of a gateway, listener (with TLS) and backend; only backends that have limits.
+pub(crate) type BackendLimits = BTreeMap<(u16, Option<Name>, Arc<str>), Arc<OutboundLimits>>;
 
 #[derive(Debug)]
 pub(crate) struct OutboundLimits {
@@ -36,24 +40,53 @@ pub(crate) fn of_table(routes: &RouteTable, before: &OutboundLimitsByPort) -> Ou
     }
     for outbound in routes.outbounds() {
         let Some(policy) = routes.load_balancing(&outbound.service) else { continue };
-        let (rate, faults) = (policy.settings.rate_limit, policy.settings.faults);
-        if rate.is_none() && faults.is_none() {
-            continue;
-        }
         let key = (outbound.service.clone(), outbound.port);
-        let known = before.get(&key).filter(|known| {
-            known.faults == faults && known.bucket.as_ref().map(|bucket| bucket.limit) == rate
-        });
-        let limits = match known {
-            Some(known) => known.clone(),
-            None => Arc::new(OutboundLimits { bucket: rate.map(TokenBucket::new), faults }),
-        };
-        all.insert(key, limits);
+        if let Some(limits) = OutboundLimits::new(&policy.settings, before.get(&key)) {
+            all.insert(key, limits);
+        }
+    }
+    all
+}
+
+/// The limits of a gateway's backends. As in Envoy, listeners in the clear share those of their port.
+pub(crate) fn of_gateway(routes: &RouteTable, before: &BackendLimits) -> BackendLimits {
+    let mut all = BackendLimits::new();
+    if !routes.all_load_balancing().values().any(|policy| policy.settings.has_request_filters()) {
+        return all;
+    }
+    for port in routes.ports() {
+        for listener in &port.listeners {
+            let mut backends = BTreeSet::new();
+            let routings = listener.hosts.iter().map(|(_, routing)| routing);
+            let of_http = routings.filter(|routing| matches!(routing, Routing::Http(_)));
+            of_http.for_each(|routing| routing.add_backends(&mut backends));
+            for id in backends {
+                let Some(policy) = routes.load_balancing(&id.service) else { continue };
+                let name = port.protocol.is_tls().then(|| listener.name.clone());
+                let key = (port.number, name, id.to_string().into());
+                if let Some(limits) = OutboundLimits::new(&policy.settings, before.get(&key)) {
+                    all.entry(key).or_insert(limits);
+                }
+            }
+        }
     }
     all
 }
 
 impl OutboundLimits {
+    /// `None` without limits.
+    fn new(policy: &LoadBalancing, before: Option<&Arc<Self>>) -> Option<Arc<Self>> {
+        let (rate, faults) = (policy.rate_limit, policy.faults);
+        if !policy.has_request_filters() {
+            return None;
+        }
+        let is_same = |known: &&Arc<Self>| {
+            known.faults == faults && known.bucket.as_ref().map(|bucket| bucket.limit) == rate
+        };
+        let known = before.filter(is_same).cloned();
+        Some(known.unwrap_or_else(|| Arc::new(Self { bucket: rate.map(TokenBucket::new), faults })))
+    }
+
     /// Waits for an injected delay; the status and reason of a request that is not served.
     pub(crate) async fn admit(&self, proxy: &ProxyShared) -> Result<(), (StatusCode, &'static str)> {
         if let Some(bucket) = &self.bucket

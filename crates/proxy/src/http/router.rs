@@ -98,6 +98,12 @@ pub(crate) async fn respond(
             local_reply::preflight(&changes, request_log)
         }
         RouteDecision::Forward(target) => {
+            if let Some(PickedBackend::Backend(backend, _)) = target.picked
+                && let Some(limits) = active.backend_limits(&connection.scope, backend)
+                && let Err((status, reason)) = Box::pin(limits.admit(proxy)).await
+            {
+                return Ok(local_reply::error_with_reason(status, reason, is_grpc, request_log));
+            }
             let cors = target.rule.and_then(|rule| cors_headers(rule, &parts));
             let plan = ForwardPlan { target, cors, upgrade };
             forward::forward(&connection, plan, parts, body, is_grpc, request_log).await

@@ -82,6 +82,7 @@ impl UpstreamBackend {
         let weighted = |source: &BackendEndpoint| WeightedEndpoint {
             endpoint: endpoint(source, backend, added_at),
             weight: source.weight,
+            priority: source.priority,
             locality: source.locality,
         };
         let endpoints = backend.endpoints.iter().map(weighted).collect();

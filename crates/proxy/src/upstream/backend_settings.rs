@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use model::backend::CircuitBreakerLimits;
-use model::route::{LbAlgorithm, LoadBalancing, OutlierLimits, RequestTimeouts, RetryBudget, RouteRetry};
+use model::route::{
+    LbAlgorithm, LoadBalancing, OutlierLimits, RequestTimeouts, RetryBudget, RouteRetry, SlowStart,
+};
 
 use crate::settings::{LoadBalancerSettings, ProxyOptions};
 
@@ -11,6 +13,7 @@ use crate::settings::{LoadBalancerSettings, ProxyOptions};
 pub(crate) struct BackendSettings {
     pub(crate) algorithm: LbAlgorithm,
     pub(crate) load_balancing: LoadBalancerSettings,
+    pub(crate) slow_start: SlowStart,
     /// Below this percentage of endpoints that are not ejected, ejection is disregarded; 0: never.
     pub(crate) panic_threshold: u8,
     pub(crate) circuit_breakers: CircuitBreakerLimits,
@@ -62,12 +65,12 @@ impl BackendSettings {
                 ..load_balancing
             };
         }
-        load_balancing.slow_start = policy.slow_start.unwrap_or(load_balancing.slow_start);
         let breakers = policy.circuit_breakers.unwrap_or_default();
         let connect = policy.timeouts.and_then(|timeouts| timeouts.connect);
         Self {
             algorithm: policy.algorithm.clone().unwrap_or(LbAlgorithm::LeastRequest),
             load_balancing,
+            slow_start: policy.slow_start.unwrap_or(SlowStart::even(proxy.load_balancing.slow_start)),
             panic_threshold: policy.panic_threshold.unwrap_or(0),
             circuit_breakers: breakers.or(&proxy.circuit_breakers),
             retry_budget: policy.retries.as_ref().and_then(|retries| retries.budget),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clock::Clock;
 use model::Name;
 use model::backend::ProxyProtocol;
+use model::route::SlowStart;
 
 use super::connection_pool::ConnectionPool;
 use super::outlier_detection::OutlierState;
@@ -90,10 +91,9 @@ impl UpstreamEndpoint {
         self.outlier.is_ejected(now)
     }
 
-    /// The fraction of its share that an endpoint in slow start gets: from a tenth to all of it.
-    pub(crate) fn slow_start_factor(&self, now: ProxyTime, slow_start: Duration) -> f32 {
-        let Some(added_at) = self.added_at.filter(|_| !slow_start.is_zero()) else { return 1.0 };
-        let age = now.0.saturating_sub(added_at.0) as f32 / slow_start.as_millis().max(1) as f32;
-        age.clamp(0.1, 1.0)
+    /// The part of its share that an endpoint in slow start gets.
+    pub(crate) fn slow_start_factor(&self, now: ProxyTime, slow_start: &SlowStart) -> f32 {
+        let Some(added_at) = self.added_at else { return 1.0 };
+        slow_start.factor(Duration::from_millis(now.0.saturating_sub(added_at.0)))
     }
 }

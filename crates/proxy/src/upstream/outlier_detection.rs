@@ -61,7 +61,7 @@ pub(crate) fn note_failure(
     let outlier = &endpoint.outlier;
     if outlier.failed(settings) && !outlier.is_ejected(now) && balancer.may_eject(now) {
         outlier.eject(now, settings);
-        balancer.update_panic();
+        balancer.update_ejections();
         backend.stats.ejections.inc();
         tracing::info!(endpoint = %endpoint.address, backend = %backend.label, "ejected endpoint");
     }

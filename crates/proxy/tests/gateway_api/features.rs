@@ -313,6 +313,29 @@ async fn the_server_name_chooses_certificate_and_listener_and_another_host_is_mi
 }
 
 #[tokio::test]
+async fn one_of_several_certificates_of_a_listener_has_the_server_name() {
+    let mut listener = https("many", "*.many.example");
+    let names = ["one", "two", "wild"];
+    listener["tls"]["certificateRefs"] = names.map(|name| json!({"name": name})).into_iter().collect();
+    let rules = json!([{"backendRefs": [to("one")]}]);
+    let objects =
+        vec![gateway(json!([listener])), service("one"), route("HTTPRoute", "r", json!({"rules": rules}))];
+    let certificates = json!([
+        authority("ca"),
+        secret("one", &["one.many.example"]),
+        secret("two", &["two.many.example"]),
+        secret("wild", &["*.many.example"])
+    ]);
+    let mut running = Running::new(objects, vec![workload("one", "http")], certificates).await;
+    // The client verifies the name.
+    for host in ["one.many.example", "two.many.example", "three.many.example"] {
+        for is_http2 in [false, true] {
+            running.expect(by_tls(host, host, is_http2, json!({"status": 200, "backend": "one"}))).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_listener_that_requires_client_certificates_refuses_other_clients() {
     let mut gateway = gateway(json!([https("one", "one.example")]));
     gateway["spec"]["tls"] = json!({"frontend": {"default": {"validation": {

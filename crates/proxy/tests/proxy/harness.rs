@@ -265,6 +265,7 @@ pub fn backends(
 pub fn backend(id: &BackendId, endpoints: &[(SocketAddr, f32, bool)]) -> Backend {
     let endpoint = |(address, weight, is_near): &(SocketAddr, f32, bool)| BackendEndpoint {
         address: *address,
+        priority: 0,
         weight: *weight,
         zone: Some(if *is_near { "za".into() } else { "zb".into() }),
         locality: if *is_near { Locality::SameZone } else { Locality::CrossZone },

@@ -12,8 +12,8 @@ use envoy_types::pb::envoy::config::cluster::v3::cluster::{
 };
 use envoy_types::pb::envoy::config::cluster::v3::{CircuitBreakers, Cluster, OutlierDetection};
 use envoy_types::pb::envoy::config::core::v3::{
-    Http1ProtocolOptions, Http2ProtocolOptions, ProxyProtocolConfig, TransportSocket, proxy_protocol_config,
-    transport_socket,
+    Http1ProtocolOptions, Http2ProtocolOptions, ProxyProtocolConfig, RuntimeDouble, TransportSocket,
+    proxy_protocol_config, transport_socket,
 };
 use envoy_types::pb::envoy::extensions::transport_sockets::proxy_protocol::v3::ProxyProtocolUpstreamTransport;
 use envoy_types::pb::envoy::extensions::transport_sockets::raw_buffer::v3::RawBuffer;
@@ -26,7 +26,7 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_optio
 use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::Any;
 use model::backend::{CircuitBreakerLimits, ProxyProtocol};
-use model::route::{AppProtocol, LbAlgorithm, LoadBalancing, OutlierLimits};
+use model::route::{AppProtocol, LbAlgorithm, LoadBalancing, OutlierLimits, SlowStart};
 use prost::Message;
 
 use super::protobuf::{any, duration, number, same_stream, seconds};
@@ -134,11 +134,18 @@ fn lb_policy(policy: &LoadBalancing) -> LbPolicy {
     }
 }
 
-/// Slow start; Envoy's least weight is a tenth, as that of the embedded proxy.
+/// Slow start.
 fn lb_config(policy: &LoadBalancing) -> Option<LbConfig> {
+    let slow_start = policy.slow_start?;
+    let even = SlowStart::EVEN;
     let slow_start_config = Some(SlowStartConfig {
-        slow_start_window: duration(policy.slow_start?),
-        ..SlowStartConfig::default()
+        slow_start_window: duration(slow_start.window),
+        aggression: (slow_start.aggression != even).then(|| RuntimeDouble {
+            default_value: f64::from(slow_start.aggression) / f64::from(even),
+            // Envoy requires a key.
+            runtime_key: "zoneward.slow_start.aggression".to_owned(),
+        }),
+        min_weight_percent: percent(slow_start.min_weight_percent),
     });
     match lb_policy(policy) {
         LbPolicy::LeastRequest => Some(LbConfig::LeastRequestLbConfig(LeastRequestLbConfig {

@@ -1,5 +1,5 @@
-//! Endpoints of a backend: zones as localities with the plan's weights, and failover tiers as lower priorities, which
-//! Envoy uses only when the higher ones fail.
+//! Endpoints of a backend: zones as localities with the plan's weights. The priorities of a policy, and failover tiers, are
+//! lower priorities, which Envoy uses only when the higher ones fail.
 
 use std::collections::BTreeMap;
 
@@ -21,9 +21,8 @@ const HEAVIEST: f64 = 10_000.0;
 pub(super) fn render(name: &str, tiers: &[&Backend]) -> Vec<u8> {
     let mut endpoints = Vec::new();
     // Envoy requires priorities without gaps.
-    let tiers = tiers.iter().filter(|tier| !tier.endpoints.is_empty());
-    for (priority, tier) in (0u32..).zip(tiers) {
-        endpoints.extend(localities(tier, priority));
+    for (priority, tier) in (0u32..).zip(tiers.iter().flat_map(|tier| by_priority(tier))) {
+        endpoints.extend(localities(&tier, priority));
     }
     let assignment = ClusterLoadAssignment {
         cluster_name: name.to_owned(),
@@ -33,13 +32,22 @@ pub(super) fn render(name: &str, tiers: &[&Backend]) -> Vec<u8> {
     assignment.encode_to_vec()
 }
 
-fn localities(tier: &Backend, priority: u32) -> impl Iterator<Item = LocalityLbEndpoints> {
-    let total: f64 = tier.endpoints.iter().map(|endpoint| f64::from(endpoint.weight)).sum();
-    let mut by_zone: BTreeMap<Option<&Name>, Vec<&BackendEndpoint>> = BTreeMap::new();
+/// The endpoints of each priority that has some.
+fn by_priority(tier: &Backend) -> impl Iterator<Item = Vec<&BackendEndpoint>> {
+    let mut by_priority: BTreeMap<u8, Vec<&BackendEndpoint>> = BTreeMap::new();
     for endpoint in &tier.endpoints {
+        by_priority.entry(endpoint.priority).or_default().push(endpoint);
+    }
+    by_priority.into_values()
+}
+
+fn localities(tier: &[&BackendEndpoint], priority: u32) -> Vec<LocalityLbEndpoints> {
+    let total: f64 = tier.iter().map(|endpoint| f64::from(endpoint.weight)).sum();
+    let mut by_zone: BTreeMap<Option<&Name>, Vec<&BackendEndpoint>> = BTreeMap::new();
+    for endpoint in tier.iter().copied() {
         by_zone.entry(endpoint.zone.as_ref()).or_default().push(endpoint);
     }
-    by_zone.into_iter().map(move |(zone, endpoints)| {
+    let locality = |(zone, endpoints): (Option<&Name>, Vec<&BackendEndpoint>)| {
         let own: f64 = endpoints.iter().map(|endpoint| f64::from(endpoint.weight)).sum();
         let zone = zone.map(Name::to_string).unwrap_or_default();
         LocalityLbEndpoints {
@@ -49,7 +57,8 @@ fn localities(tier: &Backend, priority: u32) -> impl Iterator<Item = LocalityLbE
             priority,
             ..LocalityLbEndpoints::default()
         }
-    })
+    };
+    by_zone.into_iter().map(locality).collect()
 }
 
 /// Equal weights are omitted: without weights Envoy picks the less loaded of two.

@@ -55,8 +55,8 @@ pub(super) struct FilterChainSpec<'r> {
     pub(super) action: ChainAction<'r>,
     /// `None` without TLS.
     pub(super) server_name: Option<Hostname>,
-    /// The certificate that terminates TLS; `None` for TLS passthrough.
-    pub(super) certificate: Option<String>,
+    /// The certificates that terminate TLS; none for TLS passthrough.
+    pub(super) certificates: Vec<String>,
     /// `None`: clients have no certificates.
     pub(super) clients: Option<DownstreamValidation>,
 }
@@ -64,7 +64,7 @@ pub(super) struct FilterChainSpec<'r> {
 impl<'r> FilterChainSpec<'r> {
     /// Without TLS.
     pub(super) fn plain(action: ChainAction<'r>) -> Self {
-        Self { action, server_name: None, certificate: None, clients: None }
+        Self { action, server_name: None, certificates: Vec::new(), clients: None }
     }
 }
 
@@ -139,7 +139,7 @@ pub(super) fn listener_filter(name: &str, config: envoy_types::pb::google::proto
 /// At a gateway with trusted proxies, HTTP has two chains: one for them, one for all others.
 fn filter_chains(listener: &str, edge: ListenerEdge<'_>, chain: &FilterChainSpec<'_>) -> Vec<FilterChain> {
     let is_http = matches!(chain.action, ChainAction::Http(_));
-    let scheme = if chain.certificate.is_some() { Scheme::Https } else { Scheme::Http };
+    let scheme = if chain.certificates.is_empty() { Scheme::Http } else { Scheme::Https };
     let mut chains = Vec::new();
     if !edge.is_gateway {
         chains.push(filter_chain(listener, edge, ClientTrust::Sidecar, chain));
@@ -184,10 +184,8 @@ fn filter_chain(
     FilterChain {
         filter_chain_match: chain.server_name.as_ref().map(server_name_match),
         filters: vec![filter],
-        transport_socket: chain
-            .certificate
-            .as_ref()
-            .map(|certificate| terminate_tls(certificate, chain.clients.as_ref(), http)),
+        transport_socket: (!chain.certificates.is_empty())
+            .then(|| terminate_tls(&chain.certificates, chain.clients.as_ref(), http)),
         ..FilterChain::default()
     }
 }
@@ -200,12 +198,16 @@ fn server_name_match(host: &Hostname) -> FilterChainMatch {
     FilterChainMatch { server_names, transport_protocol: "tls".to_owned(), ..FilterChainMatch::default() }
 }
 
-fn terminate_tls(certificate: &str, clients: Option<&DownstreamValidation>, http: bool) -> TransportSocket {
-    let secret = SdsSecretConfig { name: certificate.to_owned(), sds_config: same_stream() };
+fn terminate_tls(
+    certificates: &[String],
+    clients: Option<&DownstreamValidation>,
+    http: bool,
+) -> TransportSocket {
+    let secret = |name: &String| SdsSecretConfig { name: name.clone(), sds_config: same_stream() };
     let protocols: &[&str] = if http { &["h2", "http/1.1"] } else { &[] };
     let context = DownstreamTlsContext {
         common_tls_context: Some(CommonTlsContext {
-            tls_certificate_sds_secret_configs: vec![secret],
+            tls_certificate_sds_secret_configs: certificates.iter().map(secret).collect(),
             alpn_protocols: protocols.iter().map(|protocol| (*protocol).to_owned()).collect(),
             validation_context_type: clients
                 .map(|clients| ValidationContextType::ValidationContext(clients.context.clone())),
@@ -236,7 +238,9 @@ fn http_connection_manager(
         ..HttpFilter::default()
     };
     let mut http_filters = vec![edge::ambiguous_path_filter(&settings.path)];
-    http_filters.extend(traffic_filters::filters(edge.destination));
+    let at_gateway = edge.routes.all_load_balancing().values().filter(|_| edge.is_gateway);
+    let policies = at_gateway.map(|policy| &policy.settings).chain(edge.destination);
+    http_filters.extend(traffic_filters::filters(policies));
     http_filters.extend([cors_filter(), router]);
     let mut manager = HttpConnectionManager {
         stat_prefix: listener.to_owned(),

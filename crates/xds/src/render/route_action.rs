@@ -23,6 +23,7 @@ use envoy_types::pb::envoy::extensions::filters::http::cors::v3::CorsPolicy;
 use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, RegexMatcher, StringMatcher};
 use envoy_types::pb::envoy::r#type::v3::{FractionalPercent, fractional_percent::DenominatorType};
+use envoy_types::pb::google::protobuf::Any;
 use model::Name;
 use model::route::{
     Arrival, BODY_NOT_READABLE, BackendId, BackendTarget, CorsFilter, CorsOrigin, DirectResponse,
@@ -32,7 +33,7 @@ use model::route::{
 };
 
 use super::protobuf::{any, duration, no, number, source, yes};
-use super::{DirectResponseAllowlist, RouteContext, route_configuration};
+use super::{DirectResponseAllowlist, RouteContext, route_configuration, traffic_filters};
 
 /// A cluster that never exists: its share of requests gets 500 (semantics 1.8).
 pub(super) const UNRESOLVED: &str = "unresolved";
@@ -60,10 +61,16 @@ pub(super) fn fill(
         (route.response_headers_to_remove, route.response_headers_to_add) = headers(&action.response_headers);
     }
     if let Some(cors) = &action.cors {
-        route.typed_per_filter_config = [(CORS.to_owned(), any(&cors_policy(cors, &mut problems)))].into();
+        route.typed_per_filter_config.insert(CORS.to_owned(), any(&cors_policy(cors, &mut problems)));
+    }
+    let faults = BackendFaults { routes: context.arrival.as_ref().map(|_| context.routes) };
+    if let Responder::Forward(split) = &action.responder
+        && let Some(id) = only_backend(split)
+    {
+        route.typed_per_filter_config.extend(faults.of(id));
     }
     route.action = Some(match &action.responder {
-        Responder::Forward(split) => forward(split, action, on, context.routes, &mut problems),
+        Responder::Forward(split) => forward(split, action, on, context.routes, faults, &mut problems),
         Responder::Redirect(to) => EnvoyAction::Redirect(redirect(to, on, context.arrival.as_ref())),
         Responder::Respond(response) => {
             EnvoyAction::DirectResponse(respond(response, context.allowlist, &mut problems))
@@ -136,6 +143,7 @@ fn forward(
     action: &RuleAction,
     on: &PathMatch,
     routes: &RouteTable,
+    faults: BackendFaults<'_>,
     problems: &mut Vec<String>,
 ) -> EnvoyAction {
     if let Some(status) = split.failure() {
@@ -152,7 +160,7 @@ fn forward(
     let retry = policies.common("retries", LoadBalancing::retry, problems);
     let hash_on = policies.common("algorithm.hashOn", LoadBalancing::hash_on, problems);
     let mut forward = RouteAction {
-        cluster_specifier: Some(destination(split, action)),
+        cluster_specifier: Some(destination(split, action, faults)),
         cluster_not_found_response_code: not_found.into(),
         host_rewrite_specifier: host.map(HostRewriteSpecifier::HostRewriteLiteral),
         // Zero disables Envoy's default of 15 s.
@@ -303,10 +311,36 @@ fn text(text: &str) -> Option<DataSource> {
     source(Specifier::InlineString(text.to_owned()))
 }
 
-fn destination(split: &WeightedBackends, action: &RuleAction) -> ClusterSpecifier {
-    let name = |id: &BackendId| if action.is_grpc { grpc_cluster(id) } else { id.to_string() };
+/// The faults of backends at a gateway.
+#[derive(Clone, Copy)]
+struct BackendFaults<'r> {
+    /// `None` in the mesh, where the destination has them.
+    routes: Option<&'r RouteTable>,
+}
+
+impl BackendFaults<'_> {
+    /// By filter.
+    fn of(self, id: &BackendId) -> Option<(String, Any)> {
+        traffic_filters::backend_faults(&self.routes?.load_balancing(&id.service)?.settings)
+    }
+}
+
+/// The backend of a rule that is rendered without a split.
+fn only_backend(split: &WeightedBackends) -> Option<&BackendId> {
+    match split.entries() {
+        [WeightedBackend { to: BackendTarget::Backend(id), filters: None, .. }] => Some(id),
+        _ => None,
+    }
+}
+
+pub(super) fn cluster_name(id: &BackendId, is_grpc: bool) -> String {
+    if is_grpc { grpc_cluster(id) } else { id.to_string() }
+}
+
+fn destination(split: &WeightedBackends, action: &RuleAction, faults: BackendFaults<'_>) -> ClusterSpecifier {
+    let name = |id: &BackendId| cluster_name(id, action.is_grpc);
     let has_filters = has_backend_filters(action);
-    if let [WeightedBackend { to: BackendTarget::Backend(id), filters: None, .. }] = split.entries() {
+    if let Some(id) = only_backend(split) {
         return ClusterSpecifier::Cluster(name(id));
     }
     let cluster = |(leg, (_, weight)): (&WeightedBackend, (String, u32))| {
@@ -318,6 +352,9 @@ fn destination(split: &WeightedBackends, action: &RuleAction) -> ClusterSpecifie
             weight: number(weight),
             ..ClusterWeight::default()
         };
+        if let BackendTarget::Backend(id) = &leg.to {
+            cluster.typed_per_filter_config.extend(faults.of(id));
+        }
         if has_filters {
             let own = leg.filters.as_deref();
             let request = chained(&action.request_headers, own.map(|own| &own.request_headers));

@@ -1,12 +1,15 @@
 //! Route configurations of destinations and of gateways' ports, separate from listeners, so that a changed route drains no
 //! listener (semantics, xDS 8). Hosts become virtual hosts; a long list of routes becomes a matcher tree.
 
+use std::collections::BTreeMap;
+
 use envoy_types::pb::envoy::config::route::v3::retry_policy::{
     RetryHostPredicate, RetryPriority, retry_host_predicate, retry_priority,
 };
 use envoy_types::pb::envoy::config::route::v3::{RetryPolicy, Route, RouteConfiguration, VirtualHost};
 use envoy_types::pb::envoy::extensions::retry::host::previous_hosts::v3::PreviousHostsPredicate;
 use envoy_types::pb::envoy::extensions::retry::priority::previous_priorities::v3::PreviousPrioritiesConfig;
+use envoy_types::pb::google::protobuf::Any;
 use model::Notice;
 use model::route::{
     DirectResponseBody, GatewayPort, Hostname, HttpRoutes, Listener, MatchedRoute, Responder, Routing,
@@ -14,7 +17,7 @@ use model::route::{
 use prost::Message;
 
 use super::protobuf::{any, append, number};
-use super::{RouteContext, matcher_tree, route, traffic_filters};
+use super::{RouteContext, matcher_tree, route, route_action, traffic_filters};
 
 /// Field numbers of hand-encoded messages.
 const VIRTUAL_HOSTS: u32 = 2;
@@ -60,6 +63,7 @@ pub(super) fn render(
             .ok()
             .filter(|_| largest > DEFAULT_BODY_LIMIT)
             .and_then(number),
+        typed_per_filter_config: limits(hosts, context).into_iter().collect(),
         ..RouteConfiguration::default()
     };
     let mut message = config.encode_to_vec();
@@ -67,6 +71,26 @@ pub(super) fn render(
         append(&mut message, VIRTUAL_HOSTS, &virtual_host(host, context, notices));
     }
     message
+}
+
+/// The rate limits of the backends of a gateway's routes.
+fn limits(hosts: &[HostSpec<'_>], context: &RouteContext<'_>) -> Option<(String, Any)> {
+    // In the mesh, the destination is limited.
+    context.arrival.as_ref()?;
+    let policies = context.routes.all_load_balancing();
+    if policies.values().all(|policy| policy.settings.rate_limit.is_none()) {
+        return None;
+    }
+    let mut limits = BTreeMap::new();
+    for rule in hosts.iter().filter_map(|host| host.action.routes()).flat_map(HttpRoutes::rules) {
+        for id in rule.backends() {
+            let policy = context.routes.load_balancing(&id.service);
+            if let Some(limit) = policy.and_then(|policy| policy.settings.rate_limit) {
+                limits.insert(route_action::cluster_name(id, rule.action.is_grpc), limit);
+            }
+        }
+    }
+    traffic_filters::backend_limits(&limits)
 }
 
 fn virtual_host(host: &HostSpec<'_>, context: &RouteContext<'_>, notices: &mut Vec<Notice>) -> Vec<u8> {

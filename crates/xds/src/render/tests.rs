@@ -47,11 +47,12 @@ fn policy(kind: &str, name: &str, spec: Value) -> Value {
 fn tiers(snapshot: &Snapshot, routes: &RouteTable, zone: &str) -> Vec<Arc<BackendTable>> {
     let place = ConsumerLocation { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
     let gates = FeatureGates::default();
-    let first = plan::backends::table(snapshot, &routes.backends(), &place, gates);
+    let first = plan::backends::table(snapshot, routes, &place, gates);
     let mut further = [BackendTable::new(place.clone()), BackendTable::new(place.clone())];
     for id in &routes.backends() {
-        for (table, backend) in further.iter_mut().zip(plan::backends::fallbacks(snapshot, id, &place, gates))
-        {
+        let rule = plan::backends::locality_rule(routes, id, &place);
+        let found = plan::backends::fallbacks(snapshot, id, &place, gates, rule);
+        for (table, backend) in further.iter_mut().zip(found) {
             table.put(Arc::new(backend));
         }
     }

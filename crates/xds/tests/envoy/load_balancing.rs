@@ -14,12 +14,16 @@ use xds::render::{RenderInput, render};
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log, Message, request};
 use crate::process::free_port;
-use crate::world::{Places, key, sidecar_input, snapshot};
+use crate::world::{Places, gateway_input, key, sidecar_input, snapshot};
+
+fn policy(settings: &Value) -> Value {
+    json!({"type": "MeshLoadBalancing", "name": "policy", "spec": {"to": [
+        {"targetRef": {"kind": "MeshService", "name": "web"}, "default": settings}]}})
+}
 
 /// Checks the way of a client to `web`, with these settings and so many endpoints, at each of the proxies.
 fn on_both(settings: Value, endpoints: usize, check: impl Fn(SocketAddr)) {
-    let policy = json!({"type": "MeshLoadBalancing", "name": "policy", "spec": {"to": [
-        {"targetRef": {"kind": "MeshService", "name": "web"}, "default": settings}]}});
+    let policy = policy(&settings);
     let everything = json!([{"path": {"type": "Prefix", "value": "/a"}}]);
     let set = json!([{"type": "RequestHeaderModifier", "requestHeaderModifier":
         {"set": [{"name": "x-rule", "value": "a"}]}}]);
@@ -48,23 +52,30 @@ fn on_both(settings: Value, endpoints: usize, check: impl Fn(SocketAddr)) {
     drop((running, control));
 
     let (_echoes, input) = start();
-    let (_runtime, embedded) = embedded(&input);
+    let (_runtime, _proxy, embedded) = embedded(&input);
     check(embedded);
 }
 
-fn embedded(input: &RenderInput) -> (tokio::runtime::Runtime, SocketAddr) {
+pub fn embedded(input: &RenderInput) -> (tokio::runtime::Runtime, Proxy, SocketAddr) {
+    embedded_as(input, ListenerKind::Outbound { service: key("ns", "web"), port: 80 })
+}
+
+fn embedded_as(input: &RenderInput, kind: ListenerKind) -> (tokio::runtime::Runtime, Proxy, SocketAddr) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let tables = ProxyTables {
+    let proxy = Proxy::new(ProxyOptions::default(), tables(input));
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let at = listener.local_addr().unwrap();
+    let serving = proxy.clone();
+    runtime.spawn(async move { serving.serve(listener, kind, std::future::pending()).await });
+    (runtime, proxy, at)
+}
+
+pub fn tables(input: &RenderInput) -> ProxyTables {
+    ProxyTables {
         routes: input.routes.clone(),
         backends: Arc::clone(&input.tiers[0]),
         ..ProxyTables::default()
-    };
-    let proxy = Proxy::new(ProxyOptions::default(), tables);
-    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
-    let at = listener.local_addr().unwrap();
-    let kind = ListenerKind::Outbound { service: key("ns", "web"), port: 80 };
-    runtime.spawn(async move { proxy.serve(listener, kind, std::future::pending()).await });
-    (runtime, at)
+    }
 }
 
 fn get(at: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Message {
@@ -92,15 +103,60 @@ fn round_robin_takes_turns() {
     });
 }
 
+/// The share of the third endpoint, soon after it was added and after the window, at each of the proxies.
+fn ramp(settings: &Value, window: Duration) -> [[f64; 2]; 2] {
+    let world = snapshot("ns", &[policy(settings)], &["web", "client"], &json!(null));
+    let at = free_port();
+    let log = Log::default();
+    let echoes: Vec<Echo> = (0..3).map(|i| Echo::start(&format!("e{i}"), &log)).collect();
+    let input = |endpoints: usize| {
+        let places = echoes[..endpoints].iter().map(|echo| (echo.address, "a", 1.0)).collect();
+        let places: Places = [("web".to_owned(), places)].into();
+        sidecar_input(&world, "ns", ("client", &Labels::EMPTY), "web", at, &places)
+    };
+    let share = |at: SocketAddr| {
+        let mut connection = Connection::open(at).unwrap();
+        let name = |_| connection.send("GET", "web", "/", &[]).unwrap().backend().unwrap();
+        let names: Vec<String> = (0..300).map(name).collect();
+        names.iter().filter(|name| *name == "e2").count() as f64 / 300.0
+    };
+    let first = render(input(2), None);
+    let control = Control::start(&first.resources);
+    let running = envoy(&bootstrap(control.address));
+    running.wait_for(at);
+    let (_runtime, proxy, embedded) = embedded(&input(2));
+    assert_eq!([share(at), share(embedded)], [0.0, 0.0]);
+    // Envoy's first endpoints start slowly, too.
+    std::thread::sleep(window);
+    control.publish(&render(input(3), Some(&first)).resources);
+    running.wait("the third endpoint", || backend(at, &[]) == "e2");
+    let early_envoy = share(at);
+    proxy.swap(tables(&input(3)));
+    let early = [early_envoy, share(embedded)];
+    std::thread::sleep(window);
+    [early, [share(at), share(embedded)]]
+}
+
 #[test]
-fn slow_start_is_accepted_with_both_algorithms_that_have_it() {
+fn a_new_endpoint_starts_slowly() {
+    let window = Duration::from_secs(10);
     for kind in ["RoundRobin", "LeastRequest"] {
-        let settings = json!({"algorithm": {"type": kind}, "slowStart": {"window": "30s"}});
-        on_both(settings, 2, |at| {
-            let seen: BTreeSet<String> = (0..40).map(|_| backend(at, &[])).collect();
-            assert_eq!(seen.len(), 2);
-        });
+        let settings = json!({"algorithm": {"type": kind}, "slowStart": {"window": "10s"}});
+        let [early, warm] = ramp(&settings, window);
+        // 0.1 of 2.1 at the beginning, then a third.
+        assert!(early.iter().all(|share| *share < 0.15), "{kind}: {early:?}");
+        assert!(warm.iter().all(|share| (0.2..0.47).contains(share)), "{kind}: {warm:?}");
     }
+}
+
+#[test]
+fn slow_start_has_a_least_part_and_an_aggression() {
+    let slow_start = json!({"window": "10s", "minWeightPercent": 60, "aggression": "1.5"});
+    let settings = json!({"algorithm": {"type": "RoundRobin"}, "slowStart": slow_start});
+    let [early, warm] = ramp(&settings, Duration::from_secs(10));
+    // 0.6 of 2.6 at the beginning.
+    assert!(early.iter().all(|share| (0.15..0.31).contains(share)), "{early:?}");
+    assert!(warm.iter().all(|share| (0.2..0.47).contains(share)), "{warm:?}");
 }
 
 #[test]
@@ -231,5 +287,88 @@ fn faults_are_injected_into_their_share() {
     });
     on_both(json!({"faults": {"abort": {"status": 503, "percentage": 0}}}), 1, |at| {
         assert!((0..20).all(|_| get(at, "/", &[]).status() == 200));
+    });
+}
+
+/// Checks a gateway with routes to `web` (`/a`, `/b`), to `other`, and to both (`/split`), with these settings for `web`.
+fn at_gateways(settings: &Value, check: impl Fn(SocketAddr)) {
+    let backend = |name: &str| json!({"kind": "MeshService", "name": name});
+    let rule = |path: &str, backends: &[&str]| {
+        let backends: Value = backends.iter().map(|name| backend(name)).collect();
+        json!({"matches": [{"path": {"type": "Prefix", "value": path}}], "default": {"backendRefs": backends}})
+    };
+    let rules = [
+        rule("/a", &["web"]),
+        rule("/b", &["web"]),
+        rule("/other", &["other"]),
+        rule("/split", &["web", "other"]),
+    ];
+    let route = json!({"type": "MeshGatewayHTTPRoute", "name": "route", "spec": {
+        "targetRef": {"kind": "MeshGateway", "name": "edge"}, "rules": rules}});
+    let mut policy = policy(settings);
+    policy["spec"]["targetRef"] = json!({"kind": "MeshGateway", "name": "edge"});
+    let listeners = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
+    let world = snapshot("ns", &[policy, route], &["web", "other"], &listeners);
+    let at = free_port();
+    let start = || {
+        let log = Log::default();
+        let echoes = ["web", "other"].map(|name| Echo::start(name, &log));
+        let places: Places = ["web", "other"]
+            .iter()
+            .zip(&echoes)
+            .map(|(name, echo)| ((*name).to_owned(), vec![(echo.address, "a", 1.0)]))
+            .collect();
+        (echoes, gateway_input(&world, "ns", &[(80, at)], &places))
+    };
+    let (_echoes, input) = start();
+    let rendered = render(input, None);
+    assert_eq!(rendered.notices, []);
+    let control = Control::start(&rendered.resources);
+    let running = envoy(&bootstrap(control.address));
+    running.wait_for(at);
+    assert_eq!(control.streams.notices(), [], "Envoy refuses nothing");
+    check(at);
+    drop((running, control));
+
+    let (_echoes, input) = start();
+    let (_runtime, _proxy, embedded) = embedded_as(&input, ListenerKind::Gateway { port: 80 });
+    check(embedded);
+}
+
+fn statuses(at: SocketAddr, path: &str, count: usize) -> Vec<u16> {
+    (0..count).map(|_| get(at, path, &[]).status()).collect()
+}
+
+#[test]
+fn all_rules_of_a_gateway_share_the_rate_limit_of_a_backend() {
+    at_gateways(&json!({"rateLimit": {"requests": 4, "interval": "10h"}}), |at| {
+        let answers = ["/a", "/b"].iter().cycle().take(8).map(|path| get(at, path, &[]).status());
+        assert_eq!(answers.collect::<Vec<u16>>(), [200, 200, 200, 200, 429, 429, 429, 429]);
+        assert_eq!(statuses(at, "/other", 8), [200; 8], "another backend");
+        let split = statuses(at, "/split", 60);
+        let limited = split.iter().filter(|status| **status == 429).count();
+        assert!((10..50).contains(&limited), "the share of the limited backend: {split:?}");
+    });
+    // The interval is no multiple of Envoy's steps.
+    at_gateways(&json!({"rateLimit": {"requests": 1, "interval": "1275ms"}}), |at| {
+        assert_eq!(statuses(at, "/a", 2), [200, 429]);
+        std::thread::sleep(Duration::from_millis(1600));
+        assert_eq!(statuses(at, "/a", 2), [200, 429]);
+    });
+}
+
+#[test]
+fn faults_of_a_backend_are_injected_at_a_gateway() {
+    at_gateways(&json!({"faults": {"abort": {"status": 451}}}), |at| {
+        let answer = get(at, "/a", &[]);
+        assert_eq!((answer.status(), &*String::from_utf8_lossy(&answer.body)), (451, INJECTED_FAULT));
+        assert_eq!(statuses(at, "/other", 4), [200; 4]);
+        let aborted = statuses(at, "/split", 100).iter().filter(|status| **status == 451).count();
+        assert!((25..75).contains(&aborted), "{aborted}");
+    });
+    at_gateways(&json!({"faults": {"delay": {"duration": "400ms"}}}), |at| {
+        let started = Instant::now();
+        assert_eq!(get(at, "/a", &[]).status(), 200);
+        assert!(started.elapsed() >= Duration::from_millis(390));
     });
 }

@@ -11,6 +11,7 @@ mod harness;
 #[allow(dead_code, reason = "others use the rest of it")]
 mod http;
 mod load_balancing;
+mod localities;
 mod precedence;
 #[allow(dead_code, reason = "others use the rest of it")]
 mod process;

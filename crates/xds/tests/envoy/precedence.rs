@@ -13,6 +13,7 @@ use xds::resource::{ResourceSet, ResourceType};
 
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Echo, Log, Message, request};
+use crate::load_balancing::embedded;
 use crate::process::free_port;
 use crate::world::{Places, gateway_input, key, sidecar_input, snapshot, table};
 
@@ -165,4 +166,65 @@ fn envoys_of_every_namespace_obey_the_owner_of_a_service_and_no_third_namespace(
     let backend = |at: SocketAddr, path: &str| get(at, path).backend().unwrap_or_default();
     assert_eq!((backend(at[0], "/owners"), backend(at[0], "/thirds")), ("two".to_owned(), "one".to_owned()));
     assert_eq!((backend(at[1], "/owners"), backend(at[1], "/thirds")), ("two".to_owned(), "two".to_owned()));
+}
+
+/// The rule of a policy for all requests to `web`.
+fn to_web(name: &str, target: Value, parts: Value) -> Value {
+    let mut rule = json!({"matches": [{"path": {"type": "Prefix", "value": "/"}}], "default": {}});
+    for (part, value) in parts.as_object().into_iter().flatten() {
+        rule[part.as_str()] = value.clone();
+    }
+    json!({"type": "MeshHTTPRoute", "name": name, "spec": {"targetRef": target,
+        "to": [{"targetRef": {"kind": "MeshService", "name": "web"}, "rules": [rule]}]}})
+}
+
+/// The backend of a request, and the values of its header `x-by` there, by the policies, at Envoy and at the embedded proxy.
+fn at_both(policies: &[Value]) -> [(String, String); 2] {
+    let log = Log::default();
+    let (echoes, places) = places(&log);
+    let world = snapshot("ns", policies, &["web", "client", "one", "two"], &json!(null));
+    let at = free_port();
+    let input = sidecar_input(&world, "ns", ("client", &Labels::EMPTY), "web", at, &places);
+    let (_runtime, _proxy, beside) = embedded(&input);
+    let _running = run(vec![input], &[at], echoes);
+    [at, beside].map(|at| {
+        let answer = get(at, "/");
+        let echoed = answer.json();
+        let headers = echoed["headers"].as_array().cloned().unwrap_or_default();
+        let own = headers.iter().filter(|header| header[0] == "x-by").filter_map(|header| header[1].as_str());
+        let values: Vec<&str> = own.flat_map(|line| line.split(',')).map(str::trim).collect();
+        (answer.backend().unwrap_or_default(), values.join(" "))
+    })
+}
+
+// Seed 004: "maybe the owner wants final say over backendRefs", "can tolerate additional filters".
+#[test]
+fn the_owner_overrides_backends_and_both_merge_filters() {
+    let to = |name: &str| json!([{"kind": "MeshService", "name": name}]);
+    let adds = |by: &str| json!([{"type": "RequestHeaderModifier", "requestHeaderModifier": {"add": [{"name": "x-by", "value": by}]}}]);
+    let (everyone, client) =
+        (|| json!({"kind": "Mesh"}), || json!({"kind": "MeshService", "name": "client"}));
+    let both = |backend: &str, by: &str| [(); 2].map(|()| (backend.to_owned(), by.to_owned()));
+
+    let consumer_says = json!({"default": {"backendRefs": to("two"), "filters": adds("default")},
+        "merge": {"filters": adds("consumer")}});
+    let consumer = to_web("consumer", client(), consumer_says);
+    let weak = json!({"default": {"backendRefs": to("one"), "filters": adds("owner")}});
+    let owner = to_web("owner", everyone(), weak);
+    assert_eq!(at_both(&[owner, consumer.clone()]), both("two", "default consumer"), "the consumer wins");
+
+    let strong = json!({"override": {"backendRefs": to("one")}, "merge": {"filters": adds("owner")}});
+    let owner = to_web("owner", everyone(), strong);
+    assert_eq!(at_both(&[owner.clone(), consumer.clone()]), both("one", "default owner consumer"));
+
+    // A response of the consumer does not take the requests away.
+    let responds =
+        json!({"default": {"filters": [{"type": "DirectResponse", "directResponse": {"status": 418}}]}});
+    let consumer_responds = to_web("consumer", client(), responds);
+    assert_eq!(at_both(&[owner.clone(), consumer_responds]), both("one", "owner"));
+
+    // Of two overrides, that of the less specific policy counts; `[]` takes filters away.
+    let clears = to_web("owner", everyone(), json!({"override": {"backendRefs": to("one"), "filters": []}}));
+    let narrow = json!({"override": {"backendRefs": to("two")}, "default": {"filters": adds("default")}});
+    assert_eq!(at_both(&[clears, to_web("narrow", client(), narrow)]), both("one", ""));
 }

@@ -82,6 +82,7 @@ pub fn backend(id: &BackendId, endpoints: &[(SocketAddr, &'static str, f32)]) ->
     let endpoint = |(address, zone, weight): &(SocketAddr, &'static str, f32)| BackendEndpoint {
         address: *address,
         weight: *weight,
+        priority: 0,
         zone: Some(Name::new(zone)),
         locality: model::Locality::Unknown,
     };
@@ -108,7 +109,8 @@ pub fn gateway_input(
     places: &Places,
 ) -> RenderInput {
     let gateway_key = ObjectKey::new(&namespace.into(), &"edge".into());
-    let (routes, _) = gateway(snapshot, snapshot.gateway(&gateway_key).unwrap());
+    let (mut routes, _) = gateway(snapshot, snapshot.gateway(&gateway_key).unwrap());
+    set_load_balancing(&mut routes, snapshot, PolicyConsumer::Gateway(&gateway_key));
     RenderInput {
         tiers: vec![Arc::new(table(&routes, places))],
         routes: Arc::new(routes),

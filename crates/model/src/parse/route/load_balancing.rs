@@ -14,12 +14,14 @@ use crate::gateway_api::ObjectIdentity;
 use crate::name::{Name, ObjectKey};
 use crate::route::{
     CircuitBreakerFields, FaultInjection, HashOn, InjectedAbort, InjectedDelay, LbAlgorithm, LoadBalancing,
-    LoadBalancingPolicy, OutlierLimits, Percentage, PolicyTarget, RateLimit, RequestTimeouts, RetryBudget,
-    RetryDefaults, RouteRetry, TimeoutDefaults, ToLoadBalancing,
+    LoadBalancingPolicy, LocalityPriority, LocalityRule, OutlierLimits, Percentage, PolicyTarget, RateLimit,
+    RequestTimeouts, RetryBudget, RetryDefaults, RouteRetry, SlowStart, TimeoutDefaults, ToLoadBalancing,
+    WeightedZone, ZoneMatch,
 };
 use crate::time::Timestamp;
 
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 10] = [
+    "localities",
     "algorithm",
     "slowStart",
     "outlierDetection",
@@ -34,6 +36,7 @@ const FIELDS: [&str; 9] = [
 const MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
 /// Envoy fills a token bucket at most this often.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_ZONE_WEIGHT: i64 = 1_000_000;
 const MAX_COUNT: i64 = i32::MAX as i64;
 
 pub(super) fn policy(
@@ -45,7 +48,6 @@ pub(super) fn policy(
     spec.only(&["targetRef", "to"], errors);
     let target_field = spec.child("targetRef");
     let target = target_ref::target(&target_field, TargetRole::Either, errors);
-    let at_gateway = matches!(target, PolicyTarget::Gateway(..));
     if let PolicyTarget::Gateway(_, tags) = &target
         && !tags.is_empty()
     {
@@ -54,7 +56,7 @@ pub(super) fn policy(
             .invalid(&tags, "is not allowed: all listeners of a gateway share the connections to a Service");
     }
     let to = spec.child("to").required_items("destinations", errors);
-    let to = to.iter().map(|entry| destination(entry, &key.namespace, at_gateway, errors)).collect();
+    let to = to.iter().map(|entry| destination(entry, &key.namespace, errors)).collect();
     let identity = ObjectIdentity {
         key,
         generation: metadata["generation"].as_i64().unwrap_or_default(),
@@ -64,12 +66,7 @@ pub(super) fn policy(
     LoadBalancingPolicy { identity, target, to }
 }
 
-fn destination(
-    entry: &Field,
-    namespace: &Name,
-    at_gateway: bool,
-    errors: &mut FieldErrors,
-) -> ToLoadBalancing {
+fn destination(entry: &Field, namespace: &Name, errors: &mut FieldErrors) -> ToLoadBalancing {
     entry.only(&["targetRef", "default"], errors);
     let target = entry.child("targetRef");
     let is_everything = target.child("kind").as_str() == Some("Mesh");
@@ -83,22 +80,13 @@ fn destination(
     if !at.is_set() || (at.is_map() && !at.is_nonempty()) {
         errors.invalid(&at, format!("is missing: set at least one of {}", FIELDS.join(", ")));
     }
-    let settings = settings(&at, errors);
-    if at_gateway {
-        for field in ["rateLimit", "faults"].map(|name| at.child(name)).iter().filter(|field| field.is_set())
-        {
-            errors.invalid(
-                field,
-                "is not available at a gateway, which has hosts and no destinations: use another targetRef",
-            );
-        }
-    }
-    ToLoadBalancing { service, settings: Arc::new(settings) }
+    ToLoadBalancing { service, settings: Arc::new(settings(&at, errors)) }
 }
 
 fn settings(at: &Field, errors: &mut FieldErrors) -> LoadBalancing {
     at.only(&FIELDS, errors);
     let settings = LoadBalancing {
+        localities: localities(&at.child("localities"), errors),
         algorithm: algorithm(&at.child("algorithm"), errors),
         slow_start: set(at.child("slowStart"), errors).and_then(|at| slow_start(&at, errors)),
         outlier_detection: set(at.child("outlierDetection"), errors).map(|at| outliers(&at, errors)),
@@ -125,6 +113,75 @@ fn set<'a>(at: Field<'a>, errors: &mut FieldErrors) -> Option<Field<'a>> {
     }
     let at = at.map(errors);
     at.is_map().then_some(at)
+}
+
+fn localities(at: &Field, errors: &mut FieldErrors) -> Option<Box<[LocalityRule]>> {
+    if !at.is_set() {
+        return None;
+    }
+    let rules = at.required_items("rules", errors);
+    let rules: Box<[LocalityRule]> = rules.iter().map(|rule| locality_rule(rule, errors)).collect();
+    // The first rule for a proxy counts.
+    if let Some(i) = rules.iter().position(|rule| rule.from.is_empty())
+        && i + 1 < rules.len()
+    {
+        errors.invalid(
+            at,
+            format!("[{i}] has no from, so no proxy uses the entries after it: make it the last"),
+        );
+    }
+    Some(rules)
+}
+
+fn locality_rule(at: &Field, errors: &mut FieldErrors) -> LocalityRule {
+    at.only(&["from", "priorities"], errors);
+    let from = at.child("from");
+    let names = if from.is_set() { from.required_items("zones", errors) } else { Vec::new() };
+    let from = names.iter().filter_map(|name| zone_name(name, errors)).collect();
+    let priorities = at.child("priorities").required_items("priorities", errors);
+    let mut seen: Vec<ZoneMatch> = Vec::new();
+    let priorities = priorities.iter().map(|priority| {
+        priority.only(&["zones"], errors);
+        let zones = priority.child("zones").required_items("zones", errors);
+        let zones = zones.iter().filter_map(|zone| weighted_zone(zone, &mut seen, errors)).collect();
+        LocalityPriority { zones }
+    });
+    LocalityRule { from, priorities: priorities.collect() }
+}
+
+fn weighted_zone(at: &Field, seen: &mut Vec<ZoneMatch>, errors: &mut FieldErrors) -> Option<WeightedZone> {
+    at.only(&["type", "name", "weight"], errors);
+    let (field, name) = (at.child("type"), at.child("name"));
+    let kind = if field.is_set() { field.keyword(&["Zone", "Same", "Other"], errors)? } else { "Zone" };
+    let zone = match kind {
+        "Zone" => ZoneMatch::Named(required(zone_name(&name, errors), &name, errors)?),
+        _ if name.is_set() => {
+            errors.invalid(&name, format!("is not allowed for {kind}"));
+            return None;
+        }
+        "Same" => ZoneMatch::Same,
+        _ => ZoneMatch::Other,
+    };
+    if seen.contains(&zone) {
+        errors.invalid(at, "is a zone that the rule has already: a zone has one priority");
+    }
+    seen.push(zone.clone());
+    let weight = count(&at.child("weight"), 1, MAX_ZONE_WEIGHT, errors);
+    Some(WeightedZone { zone, weight: weight.unwrap_or(1) })
+}
+
+fn zone_name(at: &Field, errors: &mut FieldErrors) -> Option<Name> {
+    let text = at.string(errors)?;
+    // The value of a label.
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if text.is_empty() || text.len() > 63 || !text.bytes().all(is_allowed) {
+        errors.invalid(
+            at,
+            format!("{text:?} is not the name of a zone: use a value of topology.kubernetes.io/zone"),
+        );
+        return None;
+    }
+    Some(Name::new(text))
 }
 
 fn algorithm(at: &Field, errors: &mut FieldErrors) -> Option<LbAlgorithm> {
@@ -173,9 +230,32 @@ fn hash_on(at: &Field, errors: &mut FieldErrors) -> Option<HashOn> {
     }
 }
 
-fn slow_start(at: &Field, errors: &mut FieldErrors) -> Option<Duration> {
-    at.only(&["window"], errors);
-    required(duration(&at.child("window"), errors), &at.child("window"), errors)
+fn slow_start(at: &Field, errors: &mut FieldErrors) -> Option<SlowStart> {
+    at.only(&["window", "minWeightPercent", "aggression"], errors);
+    let least = count(&at.child("minWeightPercent"), 1, 100, errors);
+    let aggression = aggression(&at.child("aggression"), errors);
+    let window = required(duration(&at.child("window"), errors), &at.child("window"), errors)?;
+    Some(SlowStart {
+        min_weight_percent: least.unwrap_or(SlowStart::MIN_WEIGHT_PERCENT),
+        aggression: aggression.unwrap_or(SlowStart::EVEN),
+        ..SlowStart::even(window)
+    })
+}
+
+/// An integer, or decimals as a string, in thousandths.
+fn aggression(at: &Field, errors: &mut FieldErrors) -> Option<u32> {
+    if !at.is_set() {
+        return None;
+    }
+    let number = match at.as_str() {
+        Some(text) => text.parse::<f64>().ok(),
+        None => at.as_f64(),
+    };
+    let Some(number) = number.filter(|number| (0.1..=10.0).contains(number)) else {
+        errors.invalid(at, "is not a number from 0.1 to 10; write decimals in quotes");
+        return None;
+    };
+    Some((number * f64::from(SlowStart::EVEN)).round() as u32)
 }
 
 fn outliers(at: &Field, errors: &mut FieldErrors) -> OutlierLimits {

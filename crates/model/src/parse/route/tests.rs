@@ -94,6 +94,32 @@ fn load_balancing_is_refused_with_its_field() {
         (json!({"algorithm": {"type": "Maglev", "hashOn": {"type": "Header"}}}), ".algorithm.hashOn.name"),
         (json!({"algorithm": hash, "slowStart": {"window": "30s"}}), ".slowStart"),
         (json!({"slowStart": {}}), ".slowStart"),
+        (json!({"slowStart": {"window": "1s", "minWeightPercent": 0}}), ".slowStart.minWeightPercent"),
+        (json!({"slowStart": {"window": "1s", "aggression": "0"}}), ".slowStart.aggression"),
+        (json!({"localities": []}), ".localities"),
+        (json!({"localities": [{"from": ["a"]}]}), ".localities[0].priorities"),
+        (json!({"localities": [{"priorities": [{"zones": []}]}]}), ".localities[0].priorities[0].zones"),
+        (
+            json!({"localities": [{"priorities": [{"zones": [{"name": "a", "weight": 0}]}]}]}),
+            ".localities[0].priorities[0].zones[0].weight",
+        ),
+        (
+            json!({"localities": [{"priorities": [{"zones": [{"name": "a"}]}, {"zones": [{"name": "a"}]}]}]}),
+            ".localities[0].priorities[1].zones[0]",
+        ),
+        (
+            json!({"localities": [{"priorities": [{"zones": [{"type": "Same", "name": "a"}]}]}]}),
+            ".localities[0].priorities[0].zones[0].name",
+        ),
+        (
+            json!({"localities": [{"priorities": [{"zones": [{"name": "*"}]}]}]}),
+            ".localities[0].priorities[0].zones[0].name",
+        ),
+        (
+            json!({"localities": [{"priorities": [{"zones": [{"name": "a"}]}]},
+                {"from": ["b"], "priorities": [{"zones": [{"name": "a"}]}]}]}),
+            ".localities",
+        ),
         (json!({"slowStart": {"window": "0s"}}), ".slowStart.window"),
         (json!({"outlierDetection": {"maxEjectionPercent": 0}}), ".outlierDetection.maxEjectionPercent"),
         (json!({"panicThreshold": 101}), ".panicThreshold"),
@@ -117,7 +143,7 @@ fn load_balancing_is_refused_with_its_field() {
     gateway["targetRef"] = json!({"kind": "MeshGateway", "name": "edge", "tags": {"a": "b"}});
     let fields: Vec<String> =
         read("MeshLoadBalancing", gateway).errors.into_iter().map(|error| error.field).collect();
-    assert_eq!(fields, ["spec.targetRef.tags", "spec.to[0].default.rateLimit"]);
+    assert_eq!(fields, ["spec.targetRef.tags"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clock::Clock;
 use model::random::Random;
+use model::route::SlowStart;
 
 use super::*;
 use crate::settings::LoadBalancerSettings;
@@ -13,7 +14,7 @@ fn weighted(port: u16, weight: f32, added_at: Option<ProxyTime>) -> WeightedEndp
     let address = ([127, 0, 0, 1], port).into();
     let endpoint =
         UpstreamEndpoint::new(address, EndpointProtocol::Http1, None, None, added_at, Clock::system());
-    WeightedEndpoint { endpoint: Arc::new(endpoint), weight, locality: Locality::SameZone }
+    WeightedEndpoint { endpoint: Arc::new(endpoint), weight, priority: 0, locality: Locality::SameZone }
 }
 
 fn random(seed: u64) -> SharedRandom {
@@ -21,7 +22,8 @@ fn random(seed: u64) -> SharedRandom {
 }
 
 fn settings(load_balancing: LoadBalancerSettings) -> Arc<BackendSettings> {
-    Arc::new(BackendSettings { load_balancing, ..BackendSettings::default() })
+    let slow_start = SlowStart::even(load_balancing.slow_start);
+    Arc::new(BackendSettings { load_balancing, slow_start, ..BackendSettings::default() })
 }
 
 fn with_algorithm(algorithm: LbAlgorithm) -> Arc<BackendSettings> {
@@ -186,10 +188,60 @@ fn in_panic_ejected_endpoints_get_requests() {
         for weighted in &balancer.endpoints()[..3] {
             weighted.endpoint.outlier.eject(ProxyTime(0), &limits);
         }
-        balancer.update_panic();
+        balancer.update_ejections();
         balancer
     };
     assert_near(&shares(&of(0), ProxyTime(1)), &[0.0, 0.0, 0.0, 1.0]);
     assert_near(&shares(&of(25), ProxyTime(1)), &[0.0, 0.0, 0.0, 1.0]);
     assert_near(&shares(&of(50), ProxyTime(1)), &[0.25; 4]);
+}
+
+/// Two endpoints of priority 0, with weights 3 and 1, and two of priority 1.
+fn two_tiers(algorithm: LbAlgorithm) -> LoadBalancer {
+    let of = |port, weight, priority| WeightedEndpoint { priority, ..weighted(port, weight, None) };
+    let all = vec![of(3, 1.0, 1), of(1, 3.0, 0), of(2, 1.0, 0), of(4, 1.0, 1)];
+    LoadBalancer::new(all, with_algorithm(algorithm))
+}
+
+fn eject(balancer: &LoadBalancer, indexes: &[usize]) {
+    for index in indexes {
+        balancer.endpoints()[*index].endpoint.outlier.eject(ProxyTime(0), &LoadBalancerSettings::default());
+    }
+    balancer.update_ejections();
+}
+
+#[test]
+fn a_priority_gets_what_the_one_before_it_cannot_serve() {
+    for algorithm in [LbAlgorithm::LeastRequest, LbAlgorithm::RoundRobin] {
+        let balancer = two_tiers(algorithm);
+        assert_near(&shares(&balancer, ProxyTime(1)), &[0.75, 0.25, 0.0, 0.0]);
+        eject(&balancer, &[1]);
+        // As Envoy: 140 % of one half.
+        assert_near(&shares(&balancer, ProxyTime(1)), &[0.7, 0.0, 0.15, 0.15]);
+        eject(&balancer, &[0]);
+        assert_near(&shares(&balancer, ProxyTime(1)), &[0.0, 0.0, 0.5, 0.5]);
+        eject(&balancer, &[2]);
+        assert_near(&shares(&balancer, ProxyTime(1)), &[0.0, 0.0, 0.0, 1.0]);
+        assert_near(&shares(&balancer, ProxyTime(60_000)), &[0.75, 0.25, 0.0, 0.0]);
+    }
+}
+
+#[test]
+fn a_request_that_failed_at_all_endpoints_of_a_priority_goes_to_the_next() {
+    let balancer = two_tiers(LbAlgorithm::Maglev(HashOn::SourceIp));
+    let failed: Vec<_> = balancer.endpoints()[..2].iter().map(|weighted| weighted.endpoint.clone()).collect();
+    let found = balancer.pick(&random(1), ProxyTime(0), Some(7), &failed).expect("another");
+    assert_eq!(found.priority, 1);
+    let found = balancer.pick(&random(1), ProxyTime(0), Some(7), &failed[..1]).expect("another");
+    assert_eq!(found.priority, 0);
+}
+
+#[test]
+fn slow_start_rises_by_its_aggression_from_its_least_part() {
+    let factor = |slow_start: SlowStart, seconds| slow_start.factor(Duration::from_secs(seconds));
+    let even = SlowStart::even(Duration::from_secs(100));
+    assert_eq!([0, 5, 50, 100].map(|age| factor(even, age)), [0.1, 0.1, 0.5, 1.0]);
+    let steep = SlowStart { aggression: 2_000, min_weight_percent: 30, ..even };
+    assert_eq!([0, 25, 100].map(|age| factor(steep, age)), [0.3, 0.5, 1.0]);
+    assert_eq!(factor(SlowStart::even(Duration::ZERO), 0), 1.0, "disabled");
 }

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use model::backend::{BackendTable, ConsumerLocation};
 use model::{Name, Notice, Snapshot};
 use plan::FeatureGates;
-use plan::backends::{fallbacks, table as backend_table};
+use plan::backends::{fallbacks, locality_rule, table as backend_table};
 use serde_json::{Value, json};
 use xds::config_dump;
 use xds::identity::CAPTURE_PORT;
@@ -54,10 +54,11 @@ fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(
     let place = ConsumerLocation { node, zone };
     let ids = routes.table.backends();
     let gates = FeatureGates::default();
-    let first = backend_table(snapshot, &ids, &place, gates);
+    let first = backend_table(snapshot, &routes.table, &place, gates);
     let mut further = [BackendTable::new(place.clone()), BackendTable::new(place.clone())];
     for id in &ids {
-        for (table, backend) in further.iter_mut().zip(fallbacks(snapshot, id, &place, gates)) {
+        let rule = locality_rule(&routes.table, id, &place);
+        for (table, backend) in further.iter_mut().zip(fallbacks(snapshot, id, &place, gates, rule)) {
             table.put(Arc::new(backend));
         }
     }
