@@ -12,6 +12,7 @@ mod case;
 #[path = "kernelspace/objects.rs"]
 mod objects;
 #[path = "kernelspace/rounds.rs"]
+#[allow(clippy::unwrap_used, reason = "a test")]
 mod rounds;
 #[path = "packetflow/world.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
@@ -132,8 +133,8 @@ proptest! {
     fn load_balancers_do_what_the_table_decides(
         mut world in world::world(),
         packets in proptest::collection::vec(world::packet(), 30),
-        is_overlay: bool,
-        enable_dsr: bool,
+        is_overlay in any::<bool>(),
+        enable_dsr in any::<bool>(),
     ) {
         world.settings.mode = ForwardingMode::Kernelspace;
         world.settings.node_port_addresses = vec!["all".to_owned()];

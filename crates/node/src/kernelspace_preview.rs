@@ -116,7 +116,7 @@ fn source_vip(winkernel: &Winkernel) -> Result<Option<IpAddr>> {
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).with_context(|| format!("winkernel.sourceVip: {text:?} is not an IP address"))
+    text.parse::<IpAddr>().map(Some).with_context(|| format!("winkernel.sourceVip: {text:?} is not an IP address"))
 }
 
 /// What kube-proxy ignores on Windows, and what the preview does.
@@ -137,7 +137,7 @@ fn without_effect(config: &Configuration, winkernel: &Winkernel, notices: &mut V
 
 /// The pod ranges of a node, each with the node's address of the family.
 fn remote_subnets(node: &Node) -> impl Iterator<Item = RemoteSubnet> {
-    node.pod_cidrs.iter().filter_map(|range| {
+    node.pod_cidrs.iter().filter_map(move |range| {
         let of_family = |address: &&IpAddr| Family::of(**address) == Family::of(range.addr());
         let provider = node.addresses.iter().find(of_family)?;
         Some(RemoteSubnet { range: *range, provider: *provider })

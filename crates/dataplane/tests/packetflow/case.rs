@@ -85,6 +85,9 @@ fn config(config: &Value, mode: Option<ForwardingMode>) -> NodeConfig {
     if is_iptables && node_port_addresses.is_empty() {
         node_port_addresses.push("all".to_owned());
     }
+    if mode == Some(ForwardingMode::Kernelspace) {
+        node_port_addresses = vec!["all".to_owned()];
+    }
     let settings = ProxySettings {
         mode: mode.unwrap_or(if is_iptables { ForwardingMode::Iptables } else { ForwardingMode::Nftables }),
         localhost_node_ports: config["localhostNodePorts"].as_bool().unwrap_or_default(),
