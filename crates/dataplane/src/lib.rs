@@ -19,6 +19,7 @@ pub mod conntrack;
 pub mod fuzzing;
 pub mod iptables;
 pub mod ipvs;
+pub mod kernelspace;
 pub mod migration;
 pub mod nfnetlink;
 pub mod nftables;

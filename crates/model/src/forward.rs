@@ -12,6 +12,7 @@ mod node_rules;
 mod packet_verdict;
 mod stale_udp;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -282,6 +283,15 @@ impl EndpointSet {
 
     pub fn is_empty(&self) -> bool {
         self.endpoints.is_empty()
+    }
+
+    /// The port that most endpoints have, the lowest of those; none if the set is empty.
+    pub fn main_port(&self) -> Option<u16> {
+        let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
+        for endpoint in &self.endpoints {
+            *counts.entry(endpoint.address.port()).or_default() += 1;
+        }
+        counts.into_iter().max_by_key(|(port, count)| (*count, Reverse(*port))).map(|(port, _)| port)
     }
 
     /// Each endpoint with its share of new connections; the shares sum to 1.

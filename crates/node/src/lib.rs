@@ -13,6 +13,7 @@ mod connections;
 pub mod health;
 pub mod health_check_ports;
 pub mod kernel;
+pub mod kernelspace_preview;
 pub mod local_addresses;
 pub mod localhost_node_ports;
 pub mod metrics;

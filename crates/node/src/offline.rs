@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use model::forward::ForwardingMode;
 use model::{ForwardingTable, Node, Notice, ObjectRef};
 use plan::forward::{Forwarder, NodeConfig, NodePortRange, ProxySettings};
 
@@ -14,6 +15,7 @@ use super::config::{
     self, Configuration, Mode, file,
     flags::{GateList, parse_gates},
 };
+use super::kernelspace_preview::{KernelspaceArgs, KernelspaceChoice, KernelspacePreview};
 use super::local_addresses;
 use super::running_config::{self, RunningConfig};
 use cluster::input::{InputArgs, LoadedObjects};
@@ -40,6 +42,8 @@ pub struct NodeArgs {
     /// Address of the node in addition to those of its Node object; repeatable
     #[arg(long = "local-address", value_name = "IP")]
     pub local_addresses: Vec<IpAddr>,
+    #[command(flatten)]
+    pub kernelspace: KernelspaceArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -50,6 +54,8 @@ pub enum ProxyMode {
     Iptables,
     /// IPVS, with the scheduler of the configuration
     Ipvs,
+    /// Windows: a preview, which the node proxy refuses
+    Kernelspace,
 }
 
 impl ProxyMode {
@@ -58,6 +64,7 @@ impl ProxyMode {
             Self::Nftables => Mode::Nftables.as_str(),
             Self::Iptables => Mode::Iptables.as_str(),
             Self::Ipvs => Mode::Ipvs.as_str(),
+            Self::Kernelspace => ForwardingMode::Kernelspace.as_str(),
         }
     }
 }
@@ -66,6 +73,8 @@ impl ProxyMode {
 pub struct NodeChoice {
     pub name: String,
     settings: ProxySettings,
+    /// In mode kernelspace.
+    kernelspace: Option<KernelspaceChoice>,
     addresses: Vec<IpAddr>,
     /// The running node proxy, if it is that of this node.
     running: Option<RunningConfig>,
@@ -87,20 +96,30 @@ impl NodeChoice {
         let source = running.as_ref().filter(|_| args.config.is_none());
         let source = source.map(|running| source_text(running, args.feature_gates.as_ref()));
         let base = running.as_ref().map(|running| running.configuration.clone());
-        let (path, gates) = (args.config.as_deref(), args.feature_gates.as_ref());
-        let mut settings = settings_of_mode(path, gates, base, args.proxy_mode, &mut notices)?;
+        let (mut settings, kernelspace) = settings_of_mode(args, base, &mut notices)?;
+        if kernelspace.is_some() && live {
+            bail!("--live: mode kernelspace is a preview without a running node proxy; leave out --live");
+        }
         let in_force = running.as_ref().map(|running| running.node_port_range);
         settings.node_port_range = args.service_node_port_range.or(in_force).unwrap_or_default();
         let mut addresses = args.local_addresses.clone();
         if running.is_some() {
             addresses.extend(local_addresses::local());
         }
-        Ok(Self { name, settings, addresses, running, source, notices })
+        Ok(Self { name, settings, kernelspace, addresses, running, source, notices })
     }
 
     /// A node with these settings.
     pub fn of(name: &str, settings: ProxySettings, addresses: Vec<IpAddr>) -> Self {
-        Self { name: name.to_owned(), settings, addresses, running: None, source: None, notices: Vec::new() }
+        Self {
+            name: name.to_owned(),
+            settings,
+            kernelspace: None,
+            addresses,
+            running: None,
+            source: None,
+            notices: Vec::new(),
+        }
     }
 
     /// Where its objects come from; by default from the API of the running node proxy.
@@ -180,6 +199,8 @@ pub struct NodeWorld {
     pub table: ForwardingTable,
     /// Warnings about the configuration and Services.
     pub notices: Vec<Notice>,
+    /// In mode kernelspace.
+    pub kernelspace: Option<KernelspacePreview>,
 }
 
 impl NodeWorld {
@@ -192,7 +213,10 @@ impl NodeWorld {
         notices.extend(remarks);
         let (table, remarks) = Forwarder::of(&world.snapshot, config.clone()).into_table();
         notices.extend(remarks);
-        Ok(Self { config, table, notices })
+        let nodes = || world.snapshot.nodes().values();
+        let kernelspace =
+            choice.kernelspace.as_ref().map(|kernelspace| kernelspace.preview(nodes(), &choice.name, &table));
+        Ok(Self { config, table, notices, kernelspace })
     }
 }
 
@@ -220,17 +244,34 @@ pub fn settings(
     base: Option<Configuration>,
     notices: &mut Vec<Notice>,
 ) -> Result<ProxySettings> {
-    settings_of_mode(path, gates, base, None, notices)
+    resolve(configuration(path, gates, base, notices)?, notices)
 }
 
 /// The same, in another mode where one is given.
 fn settings_of_mode(
+    args: &NodeArgs,
+    base: Option<Configuration>,
+    notices: &mut Vec<Notice>,
+) -> Result<(ProxySettings, Option<KernelspaceChoice>)> {
+    let mut configuration =
+        configuration(args.config.as_deref(), args.feature_gates.as_ref(), base, notices)?;
+    if let Some(mode) = args.proxy_mode {
+        configuration.mode = mode.as_str().to_owned();
+    }
+    let kernelspace = KernelspaceChoice::take(&mut configuration, &args.kernelspace, notices)?;
+    let mut settings = resolve(configuration, notices)?;
+    if kernelspace.is_some() {
+        settings.mode = ForwardingMode::Kernelspace;
+    }
+    Ok((settings, kernelspace))
+}
+
+fn configuration(
     path: Option<&Path>,
     gates: Option<&GateList>,
     base: Option<Configuration>,
-    mode: Option<ProxyMode>,
     notices: &mut Vec<Notice>,
-) -> Result<ProxySettings> {
+) -> Result<Configuration> {
     let mut configuration = match (path, base) {
         (Some(path), _) => {
             let (configuration, remarks) = config::file::read(path)?;
@@ -242,10 +283,11 @@ fn settings_of_mode(
             Configuration { mode: Mode::Nftables.as_str().to_owned(), ..Configuration::default() }
         }
     };
-    if let Some(mode) = mode {
-        configuration.mode = mode.as_str().to_owned();
-    }
     configuration.feature_gates.extend(gates.iter().flat_map(|gates| gates.0.clone()));
+    Ok(configuration)
+}
+
+fn resolve(configuration: Configuration, notices: &mut Vec<Notice>) -> Result<ProxySettings> {
     let (settings, remarks) = config::resolve(configuration, false)?;
     notices.extend(remarks);
     if settings.mode == Mode::Default {
@@ -270,6 +312,7 @@ mod tests {
             proxy_mode: None,
             service_node_port_range: None,
             local_addresses: Vec::new(),
+            kernelspace: KernelspaceArgs::default(),
         }
     }
 

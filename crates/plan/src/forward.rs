@@ -11,6 +11,7 @@
 mod forwarder;
 mod frontend_conflicts;
 mod health_check_node_port;
+mod kernelspace;
 mod localhost_node_port;
 mod node_config;
 pub mod stale_udp;
@@ -50,16 +51,25 @@ pub fn forward(service: &Service, slices: &[Slice], node: &NodeConfig) -> (Vec<F
         return (Vec::new(), Vec::new());
     }
     let mut frontends = Vec::new();
+    let mut limits = Vec::new();
+    let is_kernelspace = node.rules.mode == ForwardingMode::Kernelspace;
     for family in [Family::V4, Family::V6] {
         // A Service without a cluster IP of a family is not served in it.
         let Some(cluster_ip) = service.cluster_ip(family) else { continue };
         let local = addresses_on_node(slices, &node.name);
         for selection in select::select(service, slices, family, &node.view()) {
-            let port = Arc::new(forwarded_port(service, cluster_ip, &selection, &local, node));
-            add_frontends(service, &selection, &port, node, &mut frontends);
+            let mut port = forwarded_port(service, cluster_ip, &selection, &local, node);
+            if is_kernelspace {
+                limits.extend(kernelspace::limit_port(&mut port));
+            }
+            add_frontends(service, &selection, &Arc::new(port), node, &mut frontends);
         }
     }
     let mut notices = drop_duplicates(service, &mut frontends);
+    if is_kernelspace {
+        notices.extend(limits);
+        notices.extend(kernelspace::limit_frontends(service, &mut frontends));
+    }
     notices.extend(deprecated_external_ips(service, &frontends));
     notices.extend(limited_affinity(service, &frontends, node));
     notices.extend(refused_ports(service, node));

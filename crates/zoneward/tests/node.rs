@@ -94,6 +94,53 @@ fn mode_ipvs_is_planned_and_traced() {
     }
 }
 
+#[test]
+fn mode_kernelspace_is_a_preview_that_runs_anywhere() {
+    let planned = plan(&["--proxy-mode", "kernelspace", "--enable-dsr"]);
+    let of_cart = |line: &&Value| line["what"] == "load balancer TCP 10.96.1.20:80";
+    let cart = planned["now"].as_array().and_then(|lines| lines.iter().find(of_cart));
+    let cart = cart.unwrap_or_else(|| panic!("{planned:#}"));
+    let detail = cart["detail"].as_str().unwrap_or("");
+    assert!(detail.starts_with("to port ") && detail.ends_with(", DSR (shop/cart)"), "{cart}");
+    let documents = planned["hcn"]["loadBalancers"].as_array().expect("documents");
+    assert!(documents.iter().any(|document| document["FrontendVIPs"][0] == "10.96.1.20"), "{planned:#}");
+    let overlay = ["--proxy-mode", "kernelspace", "--hns-network", "overlay", "--source-vip", "10.244.1.2"];
+    let overlay = plan(&overlay);
+    let has_provider = |document: &Value| document["Policies"][0]["Type"] == "ProviderAddress";
+    assert!(
+        overlay["hcn"]["endpoints"].as_array().is_some_and(|all| all.iter().all(has_provider)),
+        "{overlay:#}"
+    );
+    let same = plan(&["--proxy-mode", "kernelspace", "--with", "examples/shop/services.yaml"]);
+    assert_eq!(lines(&same), Vec::<&Value>::new());
+
+    let packet = "tcp 10.244.1.99:40000 -> 10.96.1.20:80";
+    let args = ["trace", "packet", "-f", "examples/shop", "--node", "node-a1", "--packet", packet];
+    let output = run(&[&args[..], &["--proxy-mode", "kernelspace"]].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    for words in ["on node-a1: dnat", "Service shop/cart:http", "zone hints", "hns load balancer 7a6f6e65-"] {
+        assert!(text.contains(words), "{words} is missing in:\n{text}");
+    }
+    for (more, words) in [
+        (&["--proxy-mode", "kernelspace", "--live"][..], "leave out --live"),
+        (&["--proxy-mode", "kernelspace", "--hns-network", "overlay"][..], "needs winkernel.sourceVip"),
+        (
+            &["--proxy-mode", "kernelspace", "--enable-dsr", "--feature-gates", "WinDSR=false"][..],
+            "needs the feature gate WinDSR",
+        ),
+        (&["--enable-dsr"][..], "need --proxy-mode kernelspace"),
+    ] {
+        let refused = run(&[&args[..], more].concat());
+        let errors = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && errors.contains(words), "{more:?}: {errors}");
+    }
+    let refused = run(&["node", "--proxy-mode", "kernelspace", "--hostname-override", "w1"]);
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "{errors}");
+    assert!(errors.contains("`zoneward plan node` and `zoneward trace packet`"), "{errors}");
+}
+
 /// A tenant's older Service asks for the cluster IP of `shop/cart` and for a privileged port.
 #[test]
 fn a_service_that_asks_for_the_address_of_another_is_named_and_gets_no_packet() {

@@ -49,17 +49,22 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
 
 /// All of a mode.
 pub(crate) fn scenarios_of(mode: &str) -> Vec<Scenario> {
+    scenarios_in(mode, None)
+}
+
+/// Those of a file, on nodes in another mode.
+pub(crate) fn scenarios_in(mode: &str, other: Option<ForwardingMode>) -> Vec<Scenario> {
     let path = format!("{}/../../vectors/packetflow-{mode}.json", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).expect("the vectors are in the repository");
     let file: Value = serde_json::from_str(&text).expect("the vectors are JSON");
     let scenarios: Vec<Scenario> =
-        file["scenarios"].as_array().expect("scenarios").iter().map(scenario).collect();
+        file["scenarios"].as_array().expect("scenarios").iter().map(|value| scenario(value, other)).collect();
     let flows: usize = scenarios.iter().map(|s| s.flows.len()).sum();
     assert_eq!(Some(flows as u64), file["flowCount"].as_u64());
     scenarios
 }
 
-fn scenario(value: &Value) -> Scenario {
+fn scenario(value: &Value, mode: Option<ForwardingMode>) -> Scenario {
     let mut snapshot = Snapshot::default();
     for object in
         ["services", "endpointSlices"].iter().flat_map(|kind| value[*kind].as_array().expect("a list"))
@@ -70,18 +75,21 @@ fn scenario(value: &Value) -> Scenario {
     }
     let flows = value["flows"].as_array().expect("flows").iter().map(flow).collect();
     let id = value["id"].as_str().expect("an id").to_owned();
-    Scenario { id, table: table(&snapshot, &config(&value["config"])).0, flows, value: value.clone() }
+    Scenario { id, table: table(&snapshot, &config(&value["config"], mode)).0, flows, value: value.clone() }
 }
 
-fn config(config: &Value) -> NodeConfig {
+fn config(config: &Value, mode: Option<ForwardingMode>) -> NodeConfig {
     assert_eq!(config["detectLocal"]["mode"], "ClusterCIDR");
     let mut node_port_addresses = texts(&config["nodePortAddresses"]);
     let is_iptables = config["mode"] == "iptables";
     if is_iptables && node_port_addresses.is_empty() {
         node_port_addresses.push("all".to_owned());
     }
+    if mode == Some(ForwardingMode::Kernelspace) {
+        node_port_addresses = vec!["all".to_owned()];
+    }
     let settings = ProxySettings {
-        mode: if is_iptables { ForwardingMode::Iptables } else { ForwardingMode::Nftables },
+        mode: mode.unwrap_or(if is_iptables { ForwardingMode::Iptables } else { ForwardingMode::Nftables }),
         localhost_node_ports: config["localhostNodePorts"].as_bool().unwrap_or_default(),
         cluster_cidr: config["detectLocal"]["cidr"].as_str().expect("a range").to_owned(),
         node_port_addresses,

@@ -20,6 +20,8 @@ pub enum ForwardingMode {
     Iptables,
     /// As nftables. Addresses of Services are local to the node, whose virtual servers forward to endpoints.
     Ipvs,
+    /// Windows: only frontends with endpoints are touched. Nothing refuses or drops a packet.
+    Kernelspace,
 }
 
 impl ForwardingMode {
@@ -29,6 +31,7 @@ impl ForwardingMode {
             Self::Nftables => "nftables",
             Self::Iptables => "iptables",
             Self::Ipvs => "ipvs",
+            Self::Kernelspace => "kernelspace",
         }
     }
 }

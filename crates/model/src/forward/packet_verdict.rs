@@ -130,6 +130,10 @@ impl ForwardingTable {
         self.node.mode == ForwardingMode::Iptables
     }
 
+    fn is_kernelspace(&self) -> bool {
+        self.node.mode == ForwardingMode::Kernelspace
+    }
+
     /// Pods are checked first: if the pod range contains the node's own address, the node counts as a pod.
     fn origin(&self, packet: &FirstPacket) -> TrafficSource {
         let source = packet.src.ip();
@@ -169,8 +173,9 @@ impl ForwardingTable {
             let mut all = std::iter::once(outcome).chain(frontend.actions());
             outcome = all.find(|action| !matches!(action, FrontendAction::Send(_))).unwrap_or(outcome);
         }
-        if !matches!(outcome, FrontendAction::Send(_)) && self.leaves_unrefused(frontend, decision.origin) {
-            let detail = "no endpoint is available; mode iptables does not refuse packets of the node itself to addresses that are not its own";
+        if !matches!(outcome, FrontendAction::Send(_))
+            && let Some(detail) = self.leaves_unrefused(frontend, decision.origin)
+        {
             decision.why.push(("not refused", detail.to_owned()));
             return;
         }
@@ -193,12 +198,19 @@ impl ForwardingTable {
         }
     }
 
-    /// Mode iptables: kube-proxy refuses external traffic in INPUT and FORWARD, not in OUTPUT.
-    fn leaves_unrefused(&self, frontend: &Frontend, origin: TrafficSource) -> bool {
+    /// Why a packet without an endpoint is not refused. Mode iptables: kube-proxy refuses external traffic in INPUT and
+    /// FORWARD, not in OUTPUT.
+    fn leaves_unrefused(&self, frontend: &Frontend, origin: TrafficSource) -> Option<&'static str> {
+        if self.is_kernelspace() {
+            return Some(
+                "no endpoint is available; mode kernelspace cannot refuse, so the client gets no answer",
+            );
+        }
         let is_elsewhere =
             matches!(frontend.address.host, FrontendHost::Address(address) if !self.is_own(address));
         let is_external = frontend.kind != FrontendKind::ClusterIp;
-        self.is_iptables() && origin == TrafficSource::Node && is_external && is_elsewhere
+        let is_left = self.is_iptables() && origin == TrafficSource::Node && is_external && is_elsewhere;
+        is_left.then_some("no endpoint is available; mode iptables does not refuse packets of the node itself to addresses that are not its own")
     }
 
     /// Semantics D2: externalTrafficPolicy Local does not restrict pods and the node itself.
@@ -225,9 +237,17 @@ impl ForwardingTable {
         let how = if set.is_even() { "with equal probability" } else { "by weight" };
         decision.why.push(("endpoints", format!("one of {count} endpoints {whose}, {how}")));
         if let Some(seconds) = frontend.port.affinity_seconds {
-            let detail =
-                format!("a client keeps its endpoint until {seconds} s after its last new connection");
+            let detail = match self.is_kernelspace() {
+                true => "a client keeps its endpoint while the endpoints stay the same".to_owned(),
+                false => {
+                    format!("a client keeps its endpoint until {seconds} s after its last new connection")
+                }
+            };
             decision.why.push(("session affinity", detail));
+        }
+        // Its load balancers replace the source or not by flags of their own.
+        if self.is_kernelspace() {
+            return;
         }
         let (masquerade, reason) = self.masquerade(frontend, decision.origin);
         decision.masquerade = masquerade;
@@ -239,6 +259,9 @@ impl ForwardingTable {
         let address = packet.dst.ip();
         if self.is_iptables() {
             self.pass_iptables(packet, decision);
+        } else if self.is_kernelspace() {
+            let detail = format!("{} is not an address of a Service, or not one of its ports", packet.dst);
+            decision.why.push(("no Service", detail));
         } else if let Some(service) = self.cluster_ip_holder(address) {
             decision.verdict = PacketVerdict::Reject;
             let (protocol, port) = (packet.protocol, packet.dst.port());

@@ -20,7 +20,7 @@ pub enum Support {
 
 use Support::{InIpvs, NoEffect, Refused, Works};
 
-const WINDOWS: &str = "only for Windows nodes, which are not supported; see docs/decisions/011-linux-only.md";
+const WINDOWS: &str = "only for Windows nodes, which the node proxy does not run on; `zoneward plan node --proxy-mode kernelspace` is a preview, see docs/design/windows.md";
 const NO_IPVS: &str = "it tunes IPVS, which mode nftables does not use";
 const FEW_REQUESTS: &str = "the node proxy keeps four watches, writes one Lease every ten seconds at most and a bounded number of events; rate limits are not needed";
 const JSON_ONLY: &str = "the API is called with JSON, which every API server supports";

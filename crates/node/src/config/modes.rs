@@ -47,7 +47,7 @@ pub fn mode(text: &str, strict: bool) -> Result<Mode, String> {
         ),
         "" => Ok(Mode::Default),
         "kernelspace" | "winkernel" => Err(format!(
-            "mode: {text} is for Windows nodes, which are not supported; see docs/decisions/011-linux-only.md"
+            "mode: {text} is for Windows nodes, which the node proxy does not run on; `zoneward plan node` and `zoneward trace packet` with --proxy-mode kernelspace show what such a node would get; see docs/design/windows.md"
         )),
         other => Err(format!("mode: {other:?} is not nftables, iptables or ipvs")),
     }

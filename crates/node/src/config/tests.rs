@@ -145,7 +145,7 @@ fn the_periods_and_masquerading_of_the_mode_count() {
 #[test]
 fn what_cannot_work_is_refused_with_the_reason() {
     for (text, words) in [
-        ("mode: kernelspace", "docs/decisions/011-linux-only.md"),
+        ("mode: kernelspace", "`zoneward trace packet` with --proxy-mode kernelspace show"),
         ("mode: userspace", "is not nftables, iptables or ipvs"),
         ("mode: ipvs\nipvs: {scheduler: bogus}", "IPVS has no scheduler \"bogus\", only rr, wrr"),
         ("ipvs: {excludeCIDRs: [here]}", "ipvs.excludeCIDRs"),

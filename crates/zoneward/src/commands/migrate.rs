@@ -102,6 +102,11 @@ pub fn run(command: MigrateCommand) -> Result<bool> {
 fn check(mut args: MigrateCheck) -> Result<bool> {
     // Its configuration is kube-proxy's: the mode there is the one to leave.
     args.node.proxy_mode.get_or_insert(ProxyMode::Nftables);
+    if args.node.proxy_mode == Some(ProxyMode::Kernelspace) {
+        bail!(
+            "--proxy-mode: kernelspace is for Windows nodes; their load balancers cannot be compared, use nftables, iptables or ipvs"
+        );
+    }
     let (from, installed) = match args.live {
         true => installed::live(args.from)?,
         false => installed::files(&args.rules, args.from)?,

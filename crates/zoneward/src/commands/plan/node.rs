@@ -1,4 +1,5 @@
-//! `zoneward plan node`: the changes of a node's rules when objects change, and in mode ipvs those of virtual servers.
+//! `zoneward plan node`: the changes of a node's rules when objects change, in mode ipvs also those of virtual servers, in
+//! mode kernelspace those of HNS.
 //!
 //! With `--live`, summarizes by Service which rules in the kernel differ from the desired ones.
 
@@ -7,6 +8,7 @@ mod summary;
 
 use anyhow::{Context, Result, bail};
 use dataplane::ipvs::{IpvsListing, IpvsSettings, IpvsSocket, nft_table};
+use dataplane::kernelspace::{HcnListing, Rendered};
 use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::apply::read;
 use dataplane::nftables::diff::{DiffLine, RulesetDiff, diff, lines};
@@ -27,6 +29,9 @@ pub fn run(args: &PlanNode) -> Result<bool> {
     let mut node = NodeWorld::new(&choice, &loaded)?;
     if node.table.node.mode == ForwardingMode::Iptables {
         return run_iptables(args, &choice, loaded, node);
+    }
+    if node.kernelspace.is_some() {
+        return run_kernelspace(args, &choice, loaded, node);
     }
     let before = Planned::new(&choice, &node)?;
     let (renderer, program) = Renderer::start(&before.rules);
@@ -102,6 +107,51 @@ fn run_iptables(
         }
     }
     Ok(!loaded.unreadable)
+}
+
+/// Mode kernelspace: objects of HNS, one by one. JSON has the documents, too.
+fn run_kernelspace(
+    args: &PlanNode,
+    choice: &NodeChoice,
+    mut loaded: LoadedObjects,
+    mut node: NodeWorld,
+) -> Result<bool> {
+    let rendered = |node: &NodeWorld| {
+        node.kernelspace.as_ref().map(|preview| preview.render(&node.table)).unwrap_or_default()
+    };
+    let mut old = HcnListing::default();
+    if !args.with.is_empty() {
+        old = HcnListing::of(&rendered(&node));
+        add(args, &mut loaded)?;
+        node = NodeWorld::new(choice, &loaded)?;
+    }
+    let new = rendered(&node);
+    let changes = old.changes(&HcnListing::of(&new));
+    loaded.notices.append(&mut node.notices);
+    match args.output.format {
+        Format::Table => {
+            let mut text = match changes.len() {
+                0 => "No changes.\n".to_owned(),
+                number => format!("{}, one by one:\n", count(number, "change")),
+            };
+            changes.iter().for_each(|line| text += &line_text(line));
+            print_text(&(text + &notices_text(&loaded.notices)))?;
+        }
+        format => {
+            let mut value = RuleChanges { now: changes, later: Vec::new(), ipvs: None }.value();
+            value["hcn"] = hcn_value(&new);
+            value["notices"] = notices_value(&loaded.notices);
+            print_value(&value, format)?;
+        }
+    }
+    Ok(!loaded.unreadable)
+}
+
+/// The documents that HNS would get.
+fn hcn_value(rendered: &Rendered) -> Value {
+    let endpoints: Vec<_> = rendered.endpoints.values().collect();
+    let load_balancers: Vec<_> = rendered.load_balancers.values().map(|wanted| &wanted.object).collect();
+    json!({"endpoints": endpoints, "loadBalancers": load_balancers})
 }
 
 /// What a node should hold.

@@ -80,6 +80,10 @@ pub(crate) fn offline(node: &NodeWorld, scheduler: IpvsScheduler) -> Result<Box<
         }
         ForwardingMode::Ipvs => Box::new(ipvs(nft(), FakeIpvs::new(&node.table.node.addresses), scheduler)),
         ForwardingMode::Nftables => Box::new(nft()),
+        ForwardingMode::Kernelspace => {
+            let preview = node.kernelspace.as_ref().context("mode kernelspace without its settings")?;
+            Box::new(preview.backend())
+        }
     };
     backend
         .load(&node.table)
