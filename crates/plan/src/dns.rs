@@ -199,10 +199,11 @@ fn add_addresses(
     let mut addresses = BTreeSet::new();
     for entry in entries {
         match &entry.target {
-            DnsEntryTarget::Address(address) if is_of_kind(*address, kind) => {
-                drop(addresses.insert(*address))
+            DnsEntryTarget::Address(address) => {
+                if is_of_kind(*address, kind) {
+                    addresses.insert(*address);
+                }
             }
-            DnsEntryTarget::Address(_) => {}
             DnsEntryTarget::Alias(target) => alias = Some(target.clone()),
         }
     }
