@@ -262,7 +262,8 @@ async fn what_is_no_query_is_refused_or_ignored() {
     assert_eq!(code(changed(2, 0x28)).await, ResponseCode::NotImp, "an update");
     assert_eq!(code(changed(good.len() - 1, 3)).await, ResponseCode::Refused, "class CH");
     let badvers = with_edns(query("web.default.svc.cluster.local.", RecordType::A), 1_232, 1);
-    assert_eq!(served.ask(&badvers).await.metadata.response_code, ResponseCode::BADVERS);
+    // The same number as BADSIG.
+    assert_eq!(u16::from(served.ask(&badvers).await.metadata.response_code), 16);
     let transfer = served.ask(&query("cluster.local.", RecordType::AXFR)).await;
     assert_eq!(transfer.metadata.response_code, ResponseCode::Refused);
     // Every cut and every changed byte: no panic, and the server goes on.
