@@ -32,7 +32,8 @@ fn own_namespaces(test: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("dns-{}", std::process::id()));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(folder.join("bin")).unwrap();
-    let path = [folder.join("bin")].into_iter().chain(std::env::split_paths(&toolbox::search_path()));
+    let tools = toolbox::search_path();
+    let path = [folder.join("bin")].into_iter().chain(std::env::split_paths(&tools));
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "--net", "--mount", "--"])
         .arg(std::env::current_exe().unwrap())
