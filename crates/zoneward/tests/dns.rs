@@ -63,7 +63,16 @@ fn run(program: &str, words: &[&str]) -> Output {
 
 /// The files of a resolver, and a `systemctl` that starts a real systemd-resolved anew.
 fn prepare(folder: &Path) {
-    assert!(Command::new(toolbox::path("ip")).args(["link", "set", "lo", "up"]).status().unwrap().success());
+    // systemd-resolved asks nobody while loopback is the only link.
+    for words in [
+        "link set lo up",
+        "link add v0 type veth peer name v1",
+        "link set v0 up",
+        "link set v1 up",
+        "address add 198.51.100.1/24 dev v0",
+    ] {
+        run(toolbox::path("ip").to_str().unwrap(), &words.split(' ').collect::<Vec<_>>());
+    }
     let resolv_conf = fs::canonicalize("/etc/resolv.conf").unwrap();
     for place in ["/run", "/etc/systemd"] {
         run("mount", &["-t", "tmpfs", "tmpfs", place]);
