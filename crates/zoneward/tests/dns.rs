@@ -214,7 +214,7 @@ fn dig_and_getaddrinfo_find_services_through_dns_and_through_systemd_resolved() 
     until("systemd-resolved", || dig(STUB, &["+short", web, "A"]) == [ips[0].as_str()]);
     assert_eq!(dig(STUB, &["+short", "-x", &ips[0]]), [format!("{web}.")]);
     set_nameservers(&format!("nameserver {STUB}\n{search}"));
-    check_getaddrinfo("web.default", &ips[0]);
+    check_getaddrinfo("web", &ips[0]);
 
     let metrics =
         run(toolbox::path("curl").to_str().unwrap(), &["-s", "http://127.0.0.1:10270/metrics"]).stdout;
