@@ -227,7 +227,10 @@ fn dig_and_getaddrinfo_find_services_through_dns_and_through_systemd_resolved() 
     assert!(calls.starts_with("try-reload-or-restart systemd-resolved.service\n"), "{calls}");
 
     let (mut again, _) = Up::start_logged_with(&data, &flags);
-    until("the file", || Path::new(DROP_IN).exists());
+    // With its `systemctl`, which would go on alone.
+    let log = || fs::read_to_string(data.join("log")).unwrap();
+    until("the resolver", || log().contains("systemd-resolved configured"));
+    assert!(Path::new(DROP_IN).exists());
     again.signal("-KILL");
     let zoneward = env!("CARGO_BIN_EXE_zoneward");
     let shown = Command::new(zoneward).args(["cleanup", "--only-zoneward", "--dry-run"]).output().unwrap();
