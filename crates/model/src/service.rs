@@ -27,6 +27,8 @@ pub struct Service {
     pub selector: Option<Labels>,
     pub ports: Box<[ServicePort]>,
     pub cluster_ips: ClusterIps,
+    /// `spec.externalName`.
+    pub external_name: Option<Name>,
     /// `spec.ipFamilies`, primary first.
     pub families: Box<[Family]>,
     pub family_policy: Option<FamilyPolicy>,

@@ -10,6 +10,7 @@
 
 pub mod config;
 mod connections;
+pub mod dns;
 pub mod health;
 pub mod health_check_ports;
 pub mod kernel;

@@ -391,6 +391,11 @@ impl NodeMetrics {
         }
     }
 
+    /// To add metrics before they are served.
+    pub fn registry_mut(&mut self) -> &mut Registry {
+        &mut self.registry
+    }
+
     pub fn registry(&self) -> &Registry {
         &self.registry
     }

@@ -31,6 +31,7 @@ use tokio::sync::watch;
 
 use super::config::{Mode, NodeSettings};
 use super::connections::ConnectionLog;
+use super::dns::{DnsContext, DnsServer};
 use super::health::{HealthEndpoint, ProxyHealth};
 use super::metrics::{NodeMetrics, status};
 use super::node_events::EventRecorder;
@@ -80,6 +81,8 @@ pub struct RunOptions<'a> {
     pub service_traffic_metrics: bool,
     /// A change of this file ends the run.
     pub config_file: Option<&'a Path>,
+    /// DNS of this machine, bound.
+    pub dns: Option<DnsServer>,
     /// Who may read the metrics.
     pub access: &'a AdminAccessArgs,
     /// Warnings from reading the configuration.
@@ -110,10 +113,20 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
     let score = settings.configuration.oom_score_adj.unwrap_or(-999);
     sysctl::set_oom_score(score).into_iter().for_each(|notice| events.warn(notice));
 
-    let shared = Arc::new(SharedState {
-        health: Mutex::new(ProxyHealth::new(settings.sync_period)),
-        metrics: NodeMetrics::default(),
+    let mut metrics = NodeMetrics::default();
+    let (dns_stop, dns_stopped) = watch::channel(false);
+    let dns = options.dns.map(|server| {
+        let context = DnsContext {
+            client: options.client.clone(),
+            node: options.node.clone(),
+            zone: None,
+            clock: options.clock.clone(),
+            random: Random::seeded(clock::os_seed()),
+        };
+        server.start(context, metrics.registry_mut(), dns_stopped)
     });
+    let shared =
+        Arc::new(SharedState { health: Mutex::new(ProxyHealth::new(settings.sync_period)), metrics });
     // Dropping the sender stops the servers.
     let (_serving, served) = watch::channel(false);
     let configz = running_config::value(&settings, &options.node, &options.connection);
@@ -172,13 +185,18 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         clock: options.clock.clone(),
     };
     let reconfigured = config_change(options.config_file);
-    tokio::select! {
+    let end = tokio::select! {
         biased;
         _ = terminate.recv() => Ok(RunEnd::Stopped),
         _ = interrupt.recv() => Ok(RunEnd::Stopped),
         () = reconfigured => Ok(RunEnd::Reconfigured),
         end = run_loop(SyncLoop::new(parts), watches) => end,
+    };
+    dns_stop.send_replace(true);
+    if let Some(dns) = dns {
+        dns.await.context("DNS panicked")?;
     }
+    end
 }
 
 /// The backend of the configured mode. Mode iptables needs its programs, because other software expects its chains; mode

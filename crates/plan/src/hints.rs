@@ -291,8 +291,8 @@ impl HintContext<'_> {
         self.notices.retain(|(reason, _)| !about_traffic.contains(reason));
         if self.reports_notices() {
             let message = format!(
-                "{}: hints are set but have no effect: the Service is headless, so clients get the endpoints' addresses \
-                 from DNS and connect to any of them. Give the Service a cluster IP.",
+                "{}: the Service is headless, so hints have an effect only where Zoneward serves DNS (--dns): other DNS \
+                 servers give clients the addresses of all endpoints. Give the Service a cluster IP.",
                 self.source
             );
             self.report(event_reason::NOT_PROXIED, message);

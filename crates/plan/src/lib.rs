@@ -12,6 +12,7 @@
 //! | cluster IPs and their repair | [`cluster_ips`] |
 //! | NodePorts | [`node_port_allocator`] |
 //! | endpoints that a node uses for a Service | [`select`]; the forwarding table of a node: [`forward`] |
+//! | DNS answers | [`dns`] |
 //! | L7 routes and backends | [`routes`], [`backends`]; attachment and statuses of the Gateway API: [`gateway_api`] |
 //! | what each mechanism would do for a Service, and which to use | [`what_if`] |
 //! | what is measured beside what is planned, and what to change | [`status`] |
@@ -30,6 +31,7 @@ pub mod backends;
 pub mod capacity;
 pub mod cluster_ips;
 mod condition_status;
+pub mod dns;
 pub mod drain;
 pub mod feature_gates;
 pub mod forward;

@@ -28,11 +28,12 @@ use model::{Family, Service, ServicePort, ServiceType, Slice};
 use crate::capacity::WHOLE;
 use crate::feature_gates::FeatureGates;
 use crate::hints::{Mechanism, TopologyScope};
-use candidates::{Candidate, consumed, count, is_reachable, is_reachable_or_loopback, list_candidates};
+pub(crate) use candidates::consumed;
+use candidates::{Candidate, count, is_reachable, is_reachable_or_loopback, list_addresses, list_candidates};
 use slice_mechanism::{SliceMechanism, SliceMechanismKind};
 use traffic_policy::{UsedPolicies, select_local};
 
-pub use explain::{SelectionReason, explain};
+pub use explain::{SelectionReason, explain, explain_addresses};
 pub use localities::{PrioritizedEndpoint, select_by_localities};
 pub use traffic_policy::external_policy;
 
@@ -170,6 +171,20 @@ pub fn select_for_proxy<'a>(
     node: &NodeView<'_>,
 ) -> Vec<PortSelection<'a>> {
     select_usable(service, slices, family, node, is_reachable_or_loopback)
+}
+
+/// The endpoints whose addresses DNS gives a node for a headless Service, which no proxy serves: those of the policy
+/// Cluster, whatever their ports (which are 0).
+pub fn select_addresses(
+    service: &Service,
+    slices: &[Slice],
+    family: Family,
+    node: &NodeView<'_>,
+) -> SelectedEndpoints {
+    let slices = consumed(slices, family);
+    let mechanism = SliceMechanism::of(service, &slices, node.gates);
+    let candidates = list_addresses(&slices);
+    select_cluster(service, node, &mechanism, &candidates, count(&candidates, node))
 }
 
 fn select_usable<'a>(

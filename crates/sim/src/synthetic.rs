@@ -28,6 +28,7 @@ pub(crate) fn service(annotations: &[(&str, &str)]) -> Service {
         }]
         .into(),
         cluster_ips: ClusterIps::Addresses([IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))].into()),
+        external_name: None,
         families: [Family::V4].into(),
         family_policy: None,
         external_ips: Box::default(),

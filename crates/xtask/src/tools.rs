@@ -93,7 +93,7 @@ pub(crate) const HELM: Tool = Tool {
 /// What the tests run beside our own code: on the real kernel they list rules, make interfaces, put flows in, and leave
 /// what kube-proxy would leave; they speak to the embedded API by its real clients, read metrics as
 /// Prometheus does, and open reports in a browser.
-pub(crate) const TESTS: [Tool; 16] = [
+pub(crate) const TESTS: [Tool; 18] = [
     NEXTEST,
     HELM,
     Tool {
@@ -201,6 +201,34 @@ pub(crate) const TESTS: [Tool; 16] = [
         also: &["prometheus"],
         version_words: &["--version"],
         source: Source::Unpacked { packages: &["prometheus"], at_least: Version([2, 30, 0]) },
+    },
+    Tool {
+        program: "dig",
+        also: &[],
+        version_words: &["-v"],
+        source: Source::Unpacked {
+            packages: &[
+                "bind9-dnsutils",
+                "bind9-libs",
+                "libfstrm0",
+                "libjemalloc2",
+                "liblmdb0",
+                "libmaxminddb0",
+                "libprotobuf-c1",
+                "libuv1",
+            ],
+            at_least: Version([9, 16, 0]),
+        },
+    },
+    // Asks our DNS, in namespaces; installed it would become the machine's resolver.
+    Tool {
+        program: "systemd-resolved",
+        also: &[],
+        version_words: &["--version"],
+        source: Source::Unpacked {
+            packages: &["systemd-resolved", "libsystemd-shared"],
+            at_least: Version([250, 0, 0]),
+        },
     },
 ];
 

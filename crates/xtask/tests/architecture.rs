@@ -24,7 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("output", &["model"]),
     ("dashboard", &["output", "plan"]),
     ("cluster", &["clock", "listener", "model", "plan", "store"]),
-    ("node", &["clock", "cluster", "dataplane", "model", "plan"]),
+    ("node", &["clock", "cluster", "dataplane", "listener", "model", "plan"]),
     ("controller", &["clock", "cluster", "model", "output", "plan"]),
     ("mesh", &["clock", "cluster", "dataplane", "model", "output", "plan", "proxy", "xds"]),
     ("demo", &["clock", "cluster", "model", "output", "plan"]),

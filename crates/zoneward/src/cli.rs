@@ -21,7 +21,7 @@ pub use node::offline::{NodeArgs, ProxyMode};
 pub use output::{Format, OutputArgs};
 pub use price_args::PriceArgs;
 pub use store_args::{EncryptionArgs, StoreCheck, StoreCommand, StoreFile, StoreMigrate, StoreRestore};
-pub use trace_args::{TraceCommand, TraceHttp, TracePacket, TraceSelect};
+pub use trace_args::{TraceCommand, TraceDns, TraceHttp, TracePacket, TraceSelect};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -397,6 +397,8 @@ pub struct Up {
     /// in flag order, then gateways; port 0 picks free ports
     #[arg(long, value_name = "[ADDRESS:]PORT", default_value = "127.0.0.1:10280", conflicts_with = "no_mesh", value_parser = listen_address)]
     pub mesh_metrics_bind_address: SocketAddr,
+    #[command(flatten)]
+    pub dns: node::dns::DnsFlags,
     #[command(flatten)]
     pub status: crate::commands::status::server::StatusListenerArgs,
     #[command(flatten)]

@@ -44,6 +44,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Trace(TraceCommand::Packet(args)) => trace::packet::run(&args),
         Command::Node(args) => node::run(&args),
         Command::Trace(TraceCommand::Http(args)) => trace::http::run(&args),
+        Command::Trace(TraceCommand::Dns(args)) => trace::dns::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
         Command::Simulate(command) => simulate::run(&command),
         Command::Status(args) => status::status(&args),

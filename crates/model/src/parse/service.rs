@@ -48,6 +48,7 @@ pub fn service(
         selector: spec.selector.as_ref().map(|s| own_labels(Some(s), interner)),
         ports: ports.into(),
         cluster_ips: cluster_ips(spec)?,
+        external_name: interner.name_if_set(spec.external_name.as_deref()),
         families: families(spec)?,
         family_policy: family_policy(spec.ip_family_policy.as_deref())?,
         external_ips: external_ips(spec, ignored),

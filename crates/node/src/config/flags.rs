@@ -12,6 +12,7 @@ use plan::forward::NodePortRange;
 use serde_json::Value;
 
 use super::file::{API_VERSION, Configuration, KIND};
+use crate::dns::DnsFlags;
 use cluster::Connection;
 use cluster::admin_server::access::AdminAccessArgs;
 use cluster::ledger_client::{ControllerLease, controller_lease};
@@ -60,6 +61,8 @@ pub struct NodeFlags {
     /// that read them
     #[arg(long)]
     pub ipvs_dummy_interface: bool,
+    #[command(flatten)]
+    pub dns: DnsFlags,
     #[command(flatten)]
     pub access: AdminAccessArgs,
     #[command(flatten)]

@@ -66,7 +66,7 @@ impl<'s> Candidate<'s> {
 }
 
 /// The slices that a service proxy uses.
-pub(super) fn consumed(slices: &[Slice], family: Family) -> Vec<&Slice> {
+pub(crate) fn consumed(slices: &[Slice], family: Family) -> Vec<&Slice> {
     let is_consumed = |slice: &&Slice| {
         slice.content.address_type == AddressType::Ip(family) && slice.labelled_service().is_some()
     };
@@ -111,6 +111,22 @@ pub(super) fn list_candidates<'s>(
             candidates.extend(endpoints.map(|e| Candidate::new(slice, e, number)));
         }
     }
+    dedup(candidates);
+}
+
+/// Every endpoint, once, whatever its ports.
+pub(super) fn list_addresses<'s>(slices: &[&'s Slice]) -> Vec<Candidate<'s>> {
+    let mut candidates = Vec::new();
+    for slice in slices {
+        let usable = |e: &&Endpoint| is_reachable(e.addresses.first());
+        let endpoints = slice.content.endpoints.iter().filter(usable);
+        candidates.extend(endpoints.map(|e| Candidate::new(slice, e, 0)));
+    }
+    dedup(&mut candidates);
+    candidates
+}
+
+fn dedup(candidates: &mut Vec<Candidate<'_>>) {
     // Sorting is stable: of equals the first slice's wins.
     candidates.sort_by_key(|c| (c.order, c.port, c.is_terminating));
     candidates.dedup_by_key(|c| (c.order, c.port));

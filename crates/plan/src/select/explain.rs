@@ -46,6 +46,23 @@ pub fn explain(
     why
 }
 
+/// Why DNS gives a node these addresses of a headless Service.
+pub fn explain_addresses(
+    service: &Service,
+    set: &SelectedEndpoints,
+    node: &NodeView<'_>,
+) -> Vec<SelectionReason> {
+    let mut why: Vec<SelectionReason> = set_aside(set).into_iter().collect();
+    why.extend(hints(service, set, node));
+    why.push(SelectionReason { rule: "endpoints", ..chosen("cluster", set, node) });
+    why.extend((set.drained > 0.0).then(|| {
+        let detail =
+            "endpoints of a zone that is drained are given until the drain is complete: DNS has no weights";
+        reason("zone drain", detail)
+    }));
+    why
+}
+
 fn policies(service: &Service, selection: &PortSelection<'_>) -> SelectionReason {
     let word = |policy| if policy == TrafficPolicy::Local { "Local" } else { "Cluster" };
     let mut detail = format!("internalTrafficPolicy is {}", word(service.internal_policy));

@@ -213,7 +213,7 @@ fn a_headless_service_is_promised_nothing() {
     headless.service.cluster_ips = model::ClusterIps::None;
     let said = world::notices(&headless.sync());
     expect![[r#"
-        Service shop/web: TrafficDistributionNotProxied: spec.trafficDistribution: PreferSameZone: hints are set but have no effect: the Service is headless, so clients get the endpoints' addresses from DNS and connect to any of them. Give the Service a cluster IP.
+        Service shop/web: TrafficDistributionNotProxied: spec.trafficDistribution: PreferSameZone: the Service is headless, so hints have an effect only where Zoneward serves DNS (--dns): other DNS servers give clients the addresses of all endpoints. Give the Service a cluster IP.
     "#]].assert_eq(&said);
     assert!(!said.contains("stays in its zone"), "{said}");
     check(

@@ -47,6 +47,7 @@ pub(crate) fn service(annotations: &[(&str, &str)], traffic_distribution: Option
         selector: None,
         ports: Box::default(),
         cluster_ips: ClusterIps::Unset,
+        external_name: None,
         families: Box::default(),
         family_policy: None,
         external_ips: Box::default(),

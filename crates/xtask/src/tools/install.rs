@@ -145,11 +145,16 @@ fn package_file<'a>(files: &'a str, program: &str) -> Option<&'a Path> {
 /// Unpacked programs find their libraries below the same folder.
 fn link_unpacked(tool: &Tool, tools: &Toolbox) -> Result<(), Stop> {
     let folder = unpacked(tools);
-    let libraries = ["usr/lib", "lib"].map(|place| {
-        folder.join(place).join(format!("{}-linux-gnu", std::env::consts::ARCH)).display().to_string()
-    });
+    let machine = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let libraries = ["usr/lib", "lib"].map(|place| folder.join(place).join(&machine));
+    // systemd has libraries of its own there.
+    let libraries = libraries
+        .iter()
+        .flat_map(|place| [place.display().to_string(), place.join("systemd").display().to_string()]);
+    let libraries: Vec<String> = libraries.collect();
     for program in [&[tool.program], tool.also].concat() {
-        let places = ["usr/bin", "usr/sbin"].map(|place| folder.join(place).join(program));
+        let places = ["usr/bin", "usr/sbin", "usr/lib/systemd", "lib/systemd"]
+            .map(|place| folder.join(place).join(program));
         let Some(file) = places.into_iter().find(|file| file.is_file()) else { continue };
         let line = format!("LD_LIBRARY_PATH='{}' exec '{}' \"$@\"", libraries.join(":"), file.display());
         write_script(&tools.bin().join(program), &line)?;

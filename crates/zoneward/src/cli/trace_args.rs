@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use cluster::object_name::ObjectName;
 use model::forward::FirstPacket;
 use node::config::flags::{GateList, parse_gates};
+use plan::dns::{DnsName, DnsQueryType};
 
 use super::{InputArgs, NodeArgs, OutputArgs, RouteArgs};
 use crate::edge::EdgeArgs;
@@ -44,6 +45,48 @@ Examples:
   zoneward trace http -f gateway.yaml --gateway edge:https --request request.json -o json
   zoneward trace http -f gateway.yaml --gateway shop/edge --port 443 --request request.json")]
     Http(TraceHttp),
+    /// Show how DNS answers a name, and why
+    ///
+    /// The answer that `zoneward up --dns` gives on a machine. Headless Services have the endpoints that a machine of the
+    /// zone would select.
+    #[command(after_help = "\
+Examples:
+  zoneward trace dns web.default.svc.cluster.local -f cluster.yaml
+  zoneward trace dns db.shop.svc.cluster.local --type SRV --zone zone-a -f cluster.yaml -o json
+  zoneward trace dns 10.0.96.10.in-addr.arpa --type PTR --from-node node-a1")]
+    Dns(TraceDns),
+}
+
+/// `zoneward trace dns`
+#[derive(Debug, Args)]
+pub struct TraceDns {
+    /// Name, such as web.default.svc.cluster.local
+    #[arg(value_name = "NAME", value_parser = dns_name)]
+    pub name: DnsName,
+    /// Record type
+    #[arg(long = "type", value_name = "TYPE", default_value = "A", value_parser = dns_type)]
+    pub kind: DnsQueryType,
+    /// Zone of the machine that asks
+    #[arg(long, value_name = "ZONE", conflicts_with = "from_node")]
+    pub zone: Option<String>,
+    /// Node that asks
+    #[arg(long, value_name = "NAME")]
+    pub from_node: Option<String>,
+    /// Domain of the names of Services
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local", value_parser = dns_name)]
+    pub cluster_domain: DnsName,
+    #[command(flatten)]
+    pub input: InputArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+fn dns_name(text: &str) -> Result<DnsName, String> {
+    DnsName::parse(text).map_err(str::to_owned)
+}
+
+fn dns_type(text: &str) -> Result<DnsQueryType, String> {
+    text.parse().map_err(str::to_owned)
 }
 
 /// `zoneward trace select`

@@ -18,6 +18,7 @@ use dataplane::backend::CleanupScope;
 use dataplane::iptables::names::OWNER;
 
 use crate::cli::{Cleanup, Format};
+use node::dns::resolver_config;
 use output::{print_text, print_value};
 use running::RunningProxy;
 
@@ -103,6 +104,15 @@ pub(super) fn kube_proxy_leftovers() -> (Vec<String>, Vec<String>) {
     (found, unread)
 }
 
+/// The file that `--configure-resolver` writes.
+fn remove_resolver_config(dry_run: bool, report: &mut CleanupReport) {
+    if resolver_config::is_installed() {
+        let leftover = Leftover { what: "resolver configuration", name: resolver_config::PATH.to_owned() };
+        let removed = if dry_run { Ok(()) } else { resolver_config::remove_blocking() };
+        report.add(vec![leftover], removed);
+    }
+}
+
 pub fn run(args: &Cleanup) -> Result<bool> {
     let running = running::find(Path::new("/proc"), args.only_zoneward);
     let mut report = CleanupReport { running, ..CleanupReport::default() };
@@ -118,6 +128,7 @@ pub fn run(args: &Cleanup) -> Result<bool> {
             nftables::report_rest(&mut report);
         }
     }
+    remove_resolver_config(args.dry_run, &mut report);
     report.running.iter().for_each(|proxy| eprintln!("warning: {proxy}"));
     match args.output.format {
         Format::Table => print_text(&report.text(args))?,

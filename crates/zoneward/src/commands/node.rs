@@ -10,6 +10,7 @@ use cluster::Connection;
 use cluster::log::{self, LogFormat};
 use node::config::flags::NodeFlags;
 use node::config::{Configuration, Mode, NodeSettings, settings};
+use node::dns::DnsServer;
 use node::run::{self, RunEnd, RunOptions};
 use node::sysctl;
 
@@ -61,6 +62,7 @@ pub fn run(args: &NodeFlags) -> Result<bool> {
             lease_namespace: args.lease_namespace.clone(),
             controller_lease: args.controller_lease.0.clone(),
             service_traffic_metrics: args.service_traffic_metrics,
+            dns: DnsServer::bind(&args.dns).await?,
             config_file: args.config.as_deref(),
             access: &args.access,
             notices,

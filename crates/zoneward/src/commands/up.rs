@@ -41,6 +41,7 @@ use tracing::{error, info, warn};
 use super::status::server::StatusListener;
 use crate::cli;
 use ::mesh::route_status;
+use ::node::dns::{DnsContext, DnsServer};
 use cluster::Connection;
 use cluster::admin_server::controller_health::{self, ApiHealth};
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
@@ -111,6 +112,8 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     )
     .await?;
 
+    let dns = DnsServer::bind(&args.dns).await?;
+
     let service_cidrs = args.service_cluster_ip_range.clone();
     let (cluster_ips, load_balancers) = (service_cidrs.clone(), args.load_balancer_range.clone());
     let gates = args.making.feature_gates;
@@ -160,6 +163,17 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let ledger =
         SharedLedger::new(&clock, &args.prices.price).map_err(|why| anyhow::anyhow!("--price {why}"))?;
     ledger.register(&mut registry);
+    let (dns_stop, dns_stopped) = watch::channel(false);
+    let dns = dns.map(|server| {
+        let context = DnsContext {
+            client: client.clone(),
+            node: cluster::hostname(),
+            zone: args.zone.clone(),
+            clock: clock.clone(),
+            random: random.split(),
+        };
+        server.start(context, &mut registry, dns_stopped)
+    });
     let mut controllers = None;
     if !args.no_controllers {
         let status = StatusListener::bind(&args.status).await?;
@@ -229,6 +243,10 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     signals.wait().await;
     announce(args, "stopping", "stopping");
     node_stop.send_replace(true);
+    dns_stop.send_replace(true);
+    if let Some(dns) = dns {
+        dns.await.context("DNS panicked")?;
+    }
     if let Some(node) = node {
         node.await.context("supervisor of the node proxy panicked")?;
     }
