@@ -40,7 +40,7 @@ use tracing::{error, info, warn};
 
 use super::status::server::StatusListener;
 use crate::cli;
-use ::mesh::route_status;
+use ::mesh::route_status::{self, ObservedGateways};
 use cluster::Connection;
 use cluster::admin_server::controller_health::{self, ApiHealth};
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
@@ -376,7 +376,10 @@ impl Controllers {
         let (why, ended) = watch::channel(None);
         let conditions = {
             let (client, stopped) = (client.clone(), stopped.clone());
-            let gateways = AssignedAddresses::Machine(args.machine_addresses());
+            let gateways = ObservedGateways {
+                addresses: AssignedAddresses::Machine(args.machine_addresses()),
+                unbound_ports: Some(ledger.unbound_ports()),
+            };
             async move {
                 let begin = || {
                     route_status::run(
