@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use clock::Clock;
 use model::random::Random;
+use plan::gateway_api::UnboundPort;
 use plan::ledger::{PodZones, ReportSchedule, ReportedSums, TrafficGaps, TrafficReport, TrafficRow};
 use plan::work_queue::MonotonicTime;
+use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use crate::failure;
@@ -44,6 +46,8 @@ pub struct TrafficReporter {
     /// `node/NAME` or `proxy/NAMESPACE/POD`.
     pub reporter: String,
     pub source: Box<dyn ReportedTraffic>,
+    /// The ports of a gateway that could not be bound; a change is reported at once.
+    pub unbound_ports: Option<watch::Receiver<Vec<UnboundPort>>>,
     pub clock: Clock,
     pub random: Random,
 }
@@ -55,12 +59,16 @@ impl TrafficReporter {
         let id = format!("{:016x}", self.random.next_u64());
         let mut schedule = ReportSchedule::default();
         let (mut sequence, mut is_failing, mut is_first) = (0, false, true);
+        let mut has_changed = false;
         loop {
             let (rows, gaps) = self.source.read();
             let sums = ReportedSums::new(&rows);
             let counted = self.clock.since(start);
             let mut pause = POLL;
-            if schedule.is_due(sums, MonotonicTime(counted)) {
+            if has_changed || schedule.is_due(sums, MonotonicTime(counted)) {
+                let unbound = self.unbound_ports.as_mut();
+                let unbound_ports =
+                    unbound.map(|ports| ports.borrow_and_update().clone()).unwrap_or_default();
                 sequence += 1;
                 let report = TrafficReport {
                     reporter: self.reporter.clone(),
@@ -71,6 +79,7 @@ impl TrafficReporter {
                     gaps,
                     pod_zones_version: self.source.pod_zones_version(),
                     addresses: self.source.addresses(),
+                    unbound_ports,
                 };
                 let sent = self.client.send(&report).await;
                 self.source.reported(sent.is_ok());
@@ -99,7 +108,17 @@ impl TrafficReporter {
                     }
                 }
             }
-            tokio::time::sleep(pause).await;
+            has_changed = tokio::time::timeout(pause, self.bindings_changed()).await.is_ok();
         }
+    }
+
+    /// Completes when other ports than reported could not be bound.
+    async fn bindings_changed(&mut self) {
+        if let Some(ports) = &mut self.unbound_ports
+            && ports.changed().await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
     }
 }

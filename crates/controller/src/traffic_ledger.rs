@@ -11,6 +11,7 @@ use cluster::admin_server::{AdminPage, AdminPost, AdminRoutes, ReviewedUser};
 use cluster::ledger_client;
 use http::StatusCode;
 use model::{Name, Node, ObjectKey, Snapshot};
+use plan::gateway_api::{UnboundPort, UnboundPorts};
 use plan::ledger::{
     PodZones, PriceTable, ReportedProxy, TrafficCost, TrafficLedger, TrafficReply, TrafficReport,
     TrafficSums, proxy_addresses,
@@ -36,6 +37,11 @@ const NODES_INTERVAL: Duration = Duration::from_secs(10);
 /// Proxies whose addresses are sent to nodes, and addresses that each may name.
 const MAX_PROXIES: usize = 10_000;
 const MAX_ADDRESSES: usize = 16;
+/// Ports that a proxy may report as not bound, and the length of an error.
+const MAX_UNBOUND: usize = 64;
+const MAX_ERROR_CHARS: usize = 200;
+/// A proxy that is silent for so long has no say about ports any more.
+const UNBOUND_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The ledger, shared by the admin server and the controller's loop.
 #[derive(Clone)]
@@ -45,6 +51,8 @@ pub struct SharedLedger {
     start: Instant,
     /// Values of `--price`.
     price_flags: Vec<String>,
+    /// Of all proxies that report.
+    unbound: Arc<watch::Sender<UnboundPorts>>,
 }
 
 #[derive(Default)]
@@ -57,6 +65,10 @@ struct LedgerState {
     prices: PriceTable,
     /// Proxies that report, and when they did.
     proxies: BTreeMap<String, (ReportedProxy, MonotonicTime)>,
+    /// The ports of gateways that proxies could not bind, and when they reported it.
+    unbound: BTreeMap<String, (Vec<UnboundPort>, MonotonicTime)>,
+    /// Whether they changed since they were published.
+    has_new_unbound: bool,
     /// Reporters that are not expected to report: their Node, pod or process has gone.
     gone: BTreeSet<String>,
     /// Proxies without a pod that report over a socket of their own.
@@ -94,6 +106,7 @@ impl SharedLedger {
             clock: clock.clone(),
             start: clock.now(),
             price_flags: price_flags.to_vec(),
+            unbound: Arc::default(),
         })
     }
 
@@ -124,7 +137,32 @@ impl SharedLedger {
                 state.ledger = None;
                 state.proxies.clear();
                 state.gone.clear();
+                state.unbound.clear();
+                state.has_new_unbound = true;
             }
+        });
+        self.publish_unbound();
+    }
+
+    /// The ports of gateways that proxies could not bind.
+    pub fn unbound_ports(&self) -> watch::Receiver<UnboundPorts> {
+        self.unbound.subscribe()
+    }
+
+    fn publish_unbound(&self) {
+        self.with(|state, now| {
+            let before = state.unbound.len();
+            state.unbound.retain(|_, (_, heard)| heard.after(UNBOUND_TIMEOUT) > now);
+            if !std::mem::take(&mut state.has_new_unbound) && state.unbound.len() == before {
+                return;
+            }
+            let all = state.unbound.values().flat_map(|(ports, _)| ports.iter().cloned());
+            let all = UnboundPort::by_gateway(all);
+            self.unbound.send_if_modified(|known| {
+                let is_changed = *known != all;
+                *known = all;
+                is_changed
+            });
         });
     }
 
@@ -135,6 +173,7 @@ impl SharedLedger {
         if !due {
             return;
         }
+        self.publish_unbound();
         // The flags were checked at the start.
         let prices = PriceTable::new(snapshot, &self.price_flags);
         let proxies = self.with(|state, now| {
@@ -228,7 +267,11 @@ impl SharedLedger {
 
     /// The reporter of such routes has ended.
     pub fn close_reporter(&self, reporter: &str) {
-        self.with(|state, _| state.sockets.remove(reporter));
+        self.with(|state, _| {
+            state.sockets.remove(reporter);
+            state.has_new_unbound |= state.unbound.remove(reporter).is_some();
+        });
+        self.publish_unbound();
     }
 
     fn receive(&self, post: &AdminPost) -> AdminPage {
@@ -252,11 +295,16 @@ impl SharedLedger {
             self.with(|state, _| state.refused += 1);
             return AdminPage::text(StatusCode::FORBIDDEN, format!("forbidden: {why}\n"));
         }
-        self.with(|state, now| {
+        let page = self.with(|state, now| {
             let Some(ledger) = &mut state.ledger else { return not_leading() };
-            if let Err(why) = ledger.record(&report, now) {
-                state.refused += 1;
-                return AdminPage::text(StatusCode::UNPROCESSABLE_ENTITY, format!("not counted: {why}\n"));
+            match ledger.record(&report, now) {
+                Ok(true) => state.record_unbound(&report, now),
+                Ok(false) => {}
+                Err(why) => {
+                    state.refused += 1;
+                    let text = format!("not counted: {why}\n");
+                    return AdminPage::text(StatusCode::UNPROCESSABLE_ENTITY, text);
+                }
             }
             state.accepted += 1;
             if let Some(name) = report.reporter.strip_prefix("proxy/")
@@ -276,7 +324,9 @@ impl SharedLedger {
             let reply = TrafficReply { pod_zones: is_newer.then(|| state.zones.clone()) };
             let body = serde_json::to_value(reply).unwrap_or_default();
             AdminPage::json(StatusCode::OK, &body)
-        })
+        });
+        self.publish_unbound();
+        page
     }
 
     /// Registers the sums by pair of zones.
@@ -286,6 +336,18 @@ impl SharedLedger {
 }
 
 impl LedgerState {
+    fn record_unbound(&mut self, report: &TrafficReport, now: MonotonicTime) {
+        let ports = reported_ports(report);
+        let before = self.unbound.get(&report.reporter).map(|(ports, _)| ports.as_slice());
+        self.has_new_unbound |= before.unwrap_or_default() != ports;
+        let has_room = self.unbound.len() < MAX_PROXIES || before.is_some();
+        if ports.is_empty() {
+            self.unbound.remove(&report.reporter);
+        } else if has_room {
+            self.unbound.insert(report.reporter.clone(), (ports, now));
+        }
+    }
+
     /// Sums of a window; reporters that have gone are not silent. `None` while another controller leads.
     fn sums(&self, window: Duration, now: MonotonicTime) -> Option<TrafficSums> {
         let mut sums = self.ledger.as_ref()?.sums(window, now);
@@ -294,6 +356,19 @@ impl LedgerState {
         sums.reporters = sums.reporters.saturating_sub(before - sums.silent.len());
         Some(sums)
     }
+}
+
+/// A proxy has a say about the gateways of its namespace.
+fn reported_ports(report: &TrafficReport) -> Vec<UnboundPort> {
+    let name = report.reporter.strip_prefix("proxy/").and_then(|name| name.split_once('/'));
+    let Some((namespace, _)) = name else { return Vec::new() };
+    let own = report.unbound_ports.iter().filter(|port| port.namespace == namespace);
+    let mut ports: Vec<UnboundPort> = own.take(MAX_UNBOUND).cloned().collect();
+    for port in &mut ports {
+        port.error = port.error.chars().take(MAX_ERROR_CHARS).collect();
+        port.node = port.node.chars().take(MAX_ERROR_CHARS).collect();
+    }
+    ports
 }
 
 /// Whether the Node or pod of a reporter is not there. A proxy without a pod, of another process on this machine, is named

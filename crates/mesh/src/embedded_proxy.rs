@@ -15,16 +15,20 @@ use anyhow::Result;
 use clock::Clock;
 use model::{Name, Notice, ObjectKey, ServiceKey, Snapshot};
 use plan::FeatureGates;
+use plan::gateway_api::UnboundPort;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use proxy::{CertificateAuthorities, ListenerKind, Proxy, ProxyTables, ServerCertificate};
+use tokio::sync::watch;
 use tracing::{info, warn};
 use xds::render::PemKeyPair;
 
-use super::listeners::{ListenerId, ListenerSet, ListenerSpec, SocketUse, unspecified_address};
+use super::listeners::{
+    FailedListener, ListenerId, ListenerSet, ListenerSpec, SocketUse, unspecified_address,
+};
 use super::object_source::{MeshInput, ObjectSource};
-use super::proxy_identity::ProxyIdentity;
+use super::proxy_identity::{ProxyIdentity, ProxyRole};
 use super::redirect::KernelRedirect;
 use super::table_cache::{MeshTables, TableCache};
 use crate::destination_port;
@@ -36,6 +40,8 @@ const INPUTS_PER_SYNC: usize = 1_024;
 const RESYNC_PERIOD: Duration = Duration::from_secs(1);
 /// Notices remembered as logged.
 const MAX_LOGGED: usize = 10_000;
+/// Ports that are reported as not bound.
+const MAX_UNBOUND: usize = 64;
 
 /// A listener of a sidecar for one port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +70,8 @@ pub struct EmbeddedProxyConfig {
 pub struct TablesHealth {
     /// Why it is not ready; `None` when it is.
     unready: Mutex<Option<String>>,
+    /// Ports of the gateway that could not be bound.
+    unbound: watch::Sender<Vec<UnboundPort>>,
     swaps: Counter,
     last_swap: Gauge<f64, AtomicU64>,
     listeners: Gauge,
@@ -82,6 +90,11 @@ impl TablesHealth {
             None => Ok(()),
             Some(why) => Err(why.clone()),
         }
+    }
+
+    /// The ports of the gateway that could not be bound, for reports to the controller.
+    pub fn unbound_ports(&self) -> watch::Receiver<Vec<UnboundPort>> {
+        self.unbound.subscribe()
     }
 
     fn set(&self, unready: Option<String>) {
@@ -261,10 +274,29 @@ impl ProxyLoop {
         let all_bound = self.listeners.errors().next().is_none();
         let redirect_error =
             if all_bound { self.update_redirect(|redirect| redirect.widen(&tables.routes)) } else { None };
-        let why: Vec<String> =
-            self.listeners.errors().map(str::to_owned).chain(unresolved).chain(redirect_error).collect();
+        let why: Vec<String> = self.listeners.errors().chain(unresolved).chain(redirect_error).collect();
+        let unbound = self.unbound_ports();
+        self.health.unbound.send_if_modified(|known| {
+            let is_changed = *known != unbound;
+            *known = unbound;
+            is_changed
+        });
         self.health.listeners.set(self.listeners.open() as i64);
         self.health.set((!why.is_empty()).then(|| why.join("; ")));
+    }
+
+    fn unbound_ports(&self) -> Vec<UnboundPort> {
+        let ProxyRole::Gateway(key, _) = &self.config.identity.role else { return Vec::new() };
+        let failed = self.listeners.failed_gateway_ports().take(MAX_UNBOUND);
+        let port = |(is_udp, failed): (bool, &FailedListener)| UnboundPort {
+            namespace: key.namespace.to_string(),
+            gateway: key.name.to_string(),
+            is_udp,
+            address: failed.at,
+            node: self.config.identity.node.to_string(),
+            error: failed.error.clone(),
+        };
+        failed.map(port).collect()
     }
 
     /// The wanted listeners, and why some cannot be resolved yet.

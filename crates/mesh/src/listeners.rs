@@ -42,8 +42,17 @@ pub struct ListenerSpec {
 pub struct ListenerSet {
     proxy: Proxy,
     open: BTreeMap<ListenerId, OpenListener>,
-    /// Errors of listeners that could not be bound.
-    failed: BTreeMap<ListenerId, String>,
+    /// Listeners that could not be bound.
+    failed: BTreeMap<ListenerId, FailedListener>,
+}
+
+/// A listener that could not be bound, and is tried again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedListener {
+    pub at: SocketAddr,
+    /// The flag that sets the address.
+    pub flag: &'static str,
+    pub error: String,
 }
 
 struct OpenListener {
@@ -91,8 +100,8 @@ impl ListenerSet {
         let (task, address) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                let why = format!("cannot listen on {}: {error}; choose another with {}", spec.at, spec.flag);
-                if self.failed.insert(id, why.clone()).is_none() {
+                let failed = FailedListener { at: spec.at, flag: spec.flag, error: error.to_string() };
+                if self.failed.insert(id, failed).is_none() {
                     warn!(address = %spec.at, %error, flag = spec.flag, "cannot listen; retrying");
                 }
                 return;
@@ -119,8 +128,19 @@ impl ListenerSet {
     }
 
     /// Why listeners could not be bound.
-    pub fn errors(&self) -> impl Iterator<Item = &str> {
-        self.failed.values().map(String::as_str)
+    pub fn errors(&self) -> impl Iterator<Item = String> {
+        self.failed.values().map(|FailedListener { at, flag, error }| {
+            format!("cannot listen on {at}: {error}; choose another with {flag}")
+        })
+    }
+
+    /// The ports of gateways that could not be bound, and whether they are UDP ports.
+    pub fn failed_gateway_ports(&self) -> impl Iterator<Item = (bool, &FailedListener)> {
+        self.failed.iter().filter_map(|(id, failed)| match id {
+            ListenerId::Gateway(..) => Some((false, failed)),
+            ListenerId::GatewayUdp(..) => Some((true, failed)),
+            ListenerId::Outbound(..) | ListenerId::Redirect(_) => None,
+        })
     }
 
     pub fn open(&self) -> usize {
@@ -183,8 +203,10 @@ mod tests {
         let both = BTreeMap::from([(first, spec(0, 1)), (second, spec(port, 2))]);
         listeners.sync(&both).await;
         assert_eq!(listeners.open(), 1);
-        let why: Vec<String> = listeners.errors().map(str::to_owned).collect();
+        let why: Vec<String> = listeners.errors().collect();
         assert!(why.len() == 1 && why[0].contains("choose another with --bind"), "{why:?}");
+        let ports: Vec<_> = listeners.failed_gateway_ports().map(|(is_udp, own)| (is_udp, own.at)).collect();
+        assert_eq!(ports, [(false, SocketAddr::new(local, port))]);
         drop(taken);
         listeners.sync(&both).await;
         assert_eq!((listeners.open(), listeners.errors().count()), (2, 0));

@@ -26,7 +26,7 @@ use model::parse::route::mesh_object;
 use model::random::Random;
 use model::route::PolicyTarget;
 use model::{Interner, Name, Notice, Object, ObjectKey, ObjectRef, ServiceKey, Snapshot};
-use plan::gateway_api::{AssignedAddresses, StatusKey};
+use plan::gateway_api::{AssignedAddresses, StatusKey, UnboundPorts};
 use plan::routes::{
     RouteStatus, SecretState, never_matching, of_gateway, of_gateway_http_route, of_http_route,
     of_load_balancing, of_route_filter, of_tcp_route,
@@ -84,17 +84,47 @@ fn wanted() -> Vec<WatchSpec> {
     all.map(spec).chain([definition]).collect()
 }
 
-/// Runs until `stop` turns true. Dropping the future cancels all writes. `addresses` are those of Gateways.
+/// What is known of gateways beside their objects.
+#[derive(Clone, Debug)]
+pub struct ObservedGateways {
+    pub addresses: AssignedAddresses,
+    /// Ports that proxies could not bind; `None` where none report.
+    pub unbound_ports: Option<watch::Receiver<UnboundPorts>>,
+}
+
+impl From<AssignedAddresses> for ObservedGateways {
+    fn from(addresses: AssignedAddresses) -> Self {
+        Self { addresses, unbound_ports: None }
+    }
+}
+
+impl ObservedGateways {
+    /// Completes with the ports that could not be bound when they change.
+    async fn unbound_ports_changed(&mut self) -> UnboundPorts {
+        if let Some(ports) = &mut self.unbound_ports
+            && ports.changed().await.is_ok()
+        {
+            return ports.borrow_and_update().clone();
+        }
+        std::future::pending().await
+    }
+}
+
+/// Runs until `stop` turns true. Dropping the future cancels all writes.
 pub async fn run(
     client: Client,
-    addresses: AssignedAddresses,
+    gateways: impl Into<ObservedGateways>,
     clock: Clock,
     mut random: Random,
     mut stop: watch::Receiver<bool>,
 ) {
+    let mut gateways: ObservedGateways = gateways.into();
+    if let Some(ports) = &mut gateways.unbound_ports {
+        ports.mark_changed();
+    }
     let mut feed = Informer::start(&client, random.split(), wanted());
     let mut certificates = CertificateWatches::new(client.clone(), random);
-    let mut reconciler = StatusReconciler::new(addresses);
+    let mut reconciler = StatusReconciler::new(gateways.addresses.clone());
     let mut writers: JoinSet<(Key, StatusWriteResult)> = JoinSet::new();
     loop {
         if let Some(wanted) = reconciler.take_wanted_certificates() {
@@ -119,6 +149,7 @@ pub async fn run(
                     Err(_) => {}
                 }
             }
+            ports = gateways.unbound_ports_changed() => reconciler.set_unbound_ports(ports),
             update = certificates.next() => reconciler.put_certificate(update),
             event = feed.next() => {
                 reconciler.apply(event);
@@ -145,6 +176,8 @@ struct StatusReconciler {
     mirror: WatchCache,
     records: BTreeMap<Key, StoredObject>,
     gateway_api: GatewayApiStatuses,
+    /// Ports of gateways that proxies could not bind.
+    unbound: UnboundPorts,
     secrets: BTreeMap<ObjectKey, SecretState>,
     wants_other_secrets: bool,
     /// The Secrets of MeshGateways.
@@ -173,6 +206,7 @@ impl StatusReconciler {
             mirror: WatchCache::default(),
             records: BTreeMap::new(),
             gateway_api: GatewayApiStatuses::new(addresses),
+            unbound: UnboundPorts::new(),
             secrets: BTreeMap::new(),
             wants_other_secrets: false,
             mesh_secrets: BTreeSet::new(),
@@ -364,6 +398,18 @@ impl StatusReconciler {
         }
     }
 
+    fn set_unbound_ports(&mut self, ports: UnboundPorts) {
+        let before = std::mem::replace(&mut self.unbound, ports);
+        let all: BTreeSet<&ObjectKey> = before.keys().chain(self.unbound.keys()).collect();
+        let is_changed = |key: &&ObjectKey| before.get(*key) != self.unbound.get(*key);
+        let changed: Vec<ObjectKey> = all.into_iter().filter(is_changed).cloned().collect();
+        for key in changed {
+            let affected = self.gateway_api.affected_by_ports(&key, self.mirror.snapshot());
+            self.enqueue_standard(affected);
+            self.enqueue((ObjectKind::Gateway, key));
+        }
+    }
+
     fn next(&mut self, now: Instant, time: Timestamp) -> Option<(Key, StatusWrite)> {
         while self.backoff.front().is_some_and(|(due, _)| *due <= now) {
             if let Some((_, key)) = self.backoff.pop_front() {
@@ -407,7 +453,7 @@ impl StatusReconciler {
         for key in &keys {
             self.standard.remove(key);
         }
-        self.planned.extend(self.gateway_api.writes(self.mirror.snapshot(), &keys, time));
+        self.planned.extend(self.gateway_api.writes(self.mirror.snapshot(), &self.unbound, &keys, time));
         !keys.is_empty()
     }
 
@@ -453,7 +499,7 @@ impl StatusReconciler {
                 let gateway = snapshot.gateway(key)?;
                 let mut named = gateway.listeners.iter().filter_map(|listener| listener.certificate.as_ref());
                 let is_known = named.all(|certificate| self.secrets.contains_key(&certificate.secret));
-                is_known.then(|| of_gateway(gateway, &self.secrets))
+                is_known.then(|| of_gateway(gateway, &self.secrets, &self.unbound))
             }
         }
     }

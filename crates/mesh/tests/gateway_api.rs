@@ -13,6 +13,7 @@ use std::time::Duration;
 use clock::Clock;
 use http::Method;
 use model::gateway_api::CONTROLLER;
+use plan::gateway_api::{UnboundPort, UnboundPorts};
 use serde_json::{Value, json};
 use statuses::{items, text};
 use tokio::sync::Semaphore;
@@ -313,5 +314,36 @@ async fn the_gateway_api_may_appear_later() {
     written.await.expect("conditions of a MeshHTTPRoute");
     world.hides.send_replace(false);
     world.check(&[route_is("r", "Accepted", "True", "Accepted")]).await.expect("picked up");
+    world.end().await;
+}
+
+/// A port that a proxy could not bind is in the status, of that Gateway alone, until it is bound.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn unbound_ports_are_in_the_status_of_their_gateway() {
+    let world = World::new().await;
+    for object in [class(), gateway("edge"), gateway("second")] {
+        world.create(&object).await;
+    }
+    let is = |name: &str, status: &str, reason: &str| {
+        json!({"kind": "Gateway", "name": format!("default/{name}"),
+            "conditions": [{"type": "Programmed", "status": status, "reason": reason}]})
+    };
+    let good = |name: &str| is(name, "True", "Programmed");
+    world.check(&[good("edge"), good("second")]).await.expect("programmed");
+    let before = world.quiet().await;
+    let port = UnboundPort {
+        namespace: "default".to_owned(),
+        gateway: "edge".to_owned(),
+        is_udp: false,
+        address: ([192, 0, 2, 1], 80).into(),
+        node: "n1".to_owned(),
+        error: "Address already in use".to_owned(),
+    };
+    world.unbound.send_replace(UnboundPort::by_gateway([port]));
+    world.check(&[is("edge", "False", "Pending"), good("second")]).await.expect("pending");
+    assert_eq!(world.quiet().await, before + 1, "one write");
+    world.unbound.send_replace(UnboundPorts::new());
+    world.check(&[good("edge"), good("second")]).await.expect("bound");
+    assert_eq!(world.quiet().await, before + 2, "one more write");
     world.end().await;
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! Gateway + ListenerSets -> listeners: conflicts, certificates, kinds -> attachment: parentRef -> listeners, or why not
 //!   -> rules: filters and backends resolved -> table: one RouteTable, as for MeshGateways
-//!   -> status: conditions of every object
+//!   -> status: conditions of every object; bound_ports: what proxies report of its ports
 //! Service parentRefs -> mesh_routes: the routing of an outbound
 //! ```
 //!
@@ -14,6 +14,7 @@ mod addresses;
 mod attached_routes;
 mod attachment;
 mod backend_tls;
+pub(crate) mod bound_ports;
 mod dependents;
 mod features;
 mod listeners;
@@ -29,6 +30,7 @@ mod tests;
 
 pub use addresses::{AssignedAddresses, GATEWAY_NAME_LABEL, MachineAddresses, machine_addresses};
 pub use attached_routes::AttachedRoutes;
+pub use bound_ports::{UnboundPort, UnboundPorts};
 pub use dependents::{ChangedObject, StatusKey, dependent_statuses};
 pub use features::{BUNDLE_VERSION, SUPPORTED_FEATURES};
 pub(crate) use mesh_routes::deciding_routes;

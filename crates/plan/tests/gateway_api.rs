@@ -321,7 +321,8 @@ fn check_redirect(request: &Value, traced: &RequestTrace<'_>) -> Result<(), Stri
 
 fn check_status(world: &World, wanted: &Value) -> Result<(), String> {
     let addresses = AssignedAddresses::Any(vec![USABLE.parse().expect("an address")]);
-    let all = plan::gateway_api::statuses(&world.snapshot, CONTROLLER, &addresses);
+    let unbound = plan::gateway_api::UnboundPorts::new();
+    let all = plan::gateway_api::statuses(&world.snapshot, CONTROLLER, &addresses, &unbound);
     let (kind, name) = (text(&wanted["kind"]), text(&wanted["name"]));
     let own = all.into_iter().find(|own| own.kind == kind && own.key == key(name));
     let status = own.map(|ObjectStatus { status, .. }| status).unwrap_or_default();

@@ -45,7 +45,7 @@ const BENCHES: &[Bench] = &[
     Bench {
         name: "l7",
         package: "zoneward",
-        description: "the embedded proxy, Envoy, nginx and haproxy: CPU per request, memory, many routes",
+        description: "the embedded proxy, Envoy, nginx and haproxy: CPU per request, memory, many routes, latency, TLS handshakes",
         needs: &tools::L7,
         counted: false,
     },

@@ -277,3 +277,53 @@ fn a_route_of_a_service_reaches_sidecars() {
         fs::remove_dir_all(&data).unwrap();
     });
 }
+
+/// A port that another program has is not Programmed, with the reason; when it is free, it is.
+#[test]
+fn a_taken_port_is_not_programmed_until_it_is_free() {
+    inside("a_taken_port_is_not_programmed_until_it_is_free", || {
+        backend(9001, "one");
+        let data = folder("gateway-api-ports");
+        let taken = TcpListener::bind(("127.0.7.1", 8081)).unwrap();
+        let up = Up::start(&data, &["--gateway-address", "127.0.7.1"]);
+        let kubectl = Kubectl { kubeconfig: &up.kubeconfig };
+        kubectl.apply(BACKENDS);
+        let gateway = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge}\nspec:\n  gatewayClassName: zoneward\n  listeners:\n  - {name: free, port: 8080, protocol: HTTP}\n  - {name: taken, port: 8081, protocol: HTTP}\n";
+        let class = GATEWAY.split("---").next().unwrap();
+        kubectl.apply(&format!("{class}\n---\n{gateway}"));
+        kubectl.apply(&route("one"));
+        let programmed = |part: &str| -> (String, String) {
+            let status = kubectl.get(&["gateway", "edge"])["status"].clone();
+            let listeners = status["listeners"].as_array().cloned().unwrap_or_default();
+            let own = match part {
+                "" => status,
+                name => listeners.into_iter().find(|own| own["name"] == name).unwrap_or_default(),
+            };
+            let all = own["conditions"].as_array().cloned().unwrap_or_default();
+            let found = all.into_iter().find(|own| own["type"] == "Programmed").unwrap_or_default();
+            let field = |name: &str| found[name].as_str().unwrap_or_default().to_owned();
+            (format!("{} {}", field("status"), field("reason")), field("message"))
+        };
+        let pending = "False Pending".to_owned();
+        until("the taken port", &pending, || programmed("taken").0);
+        until("its Gateway", &pending, || programmed("").0);
+        assert_eq!(programmed("free").0, "True Programmed");
+        let message = programmed("taken").1;
+        let start = "port 8081 cannot be bound: 127.0.7.1:8081 on node ";
+        assert!(message.starts_with(start) && message.contains("Address already in use"), "{message}");
+        let to = |port: u16| {
+            let url = format!("http://127.0.7.1:{port}/");
+            curl(&["-H", "Host: shop.example.com", &url])
+        };
+        until("the other port is served", &"one 200".to_owned(), || to(8080));
+
+        drop(taken);
+        until("the port is served", &"one 200".to_owned(), || to(8081));
+        let good = "True Programmed".to_owned();
+        until("the port is bound", &good, || programmed("taken").0);
+        until("its Gateway is", &good, || programmed("").0);
+        assert_eq!(programmed("").1, "");
+        drop(up);
+        fs::remove_dir_all(&data).unwrap();
+    });
+}

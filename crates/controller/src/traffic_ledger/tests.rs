@@ -170,3 +170,47 @@ fn a_socket_for_reports_has_one_reporter_without_addresses() {
     ledger.close_reporter("proxy/default/edge");
     assert_eq!(silent(), Vec::<String>::new());
 }
+
+#[test]
+fn ports_that_a_proxy_could_not_bind_are_published_until_it_is_bound_or_silent() {
+    let (ledger, time) = ledger(&[]);
+    let ports = ledger.unbound_ports();
+    let port = |namespace: &str, number: u16| UnboundPort {
+        namespace: namespace.to_owned(),
+        gateway: "edge".to_owned(),
+        is_udp: false,
+        address: ([10, 0, 0, 1], number).into(),
+        node: "n1".to_owned(),
+        error: "x".repeat(1_000),
+    };
+    let send = |reporter: &str, sequence: u64, unbound_ports: Vec<UnboundPort>| {
+        let report = TrafficReport { unbound_ports, ..report(reporter, sequence, 1) };
+        assert_eq!(ledger.receive(&post(None, &report)).status, StatusCode::OK);
+    };
+    let known = || -> Vec<String> {
+        let all = ports.borrow().clone().into_values().flatten().collect::<Vec<_>>();
+        assert!(all.iter().all(|own| own.error.len() == MAX_ERROR_CHARS));
+        all.iter().map(|own| format!("{}:{}", own.key(), own.address.port())).collect()
+    };
+    send("proxy/shop/p1", 2, vec![port("shop", 80), port("bank", 80)]);
+    assert_eq!(known(), ["shop/edge:80"], "of its own namespace alone");
+    send("node/n1", 1, vec![port("shop", 81)]);
+    assert_eq!(known(), ["shop/edge:80"], "nodes have no gateways");
+    send("proxy/shop/p2", 1, vec![port("shop", 80), port("shop", 443)]);
+    assert_eq!(known(), ["shop/edge:80", "shop/edge:443"]);
+    send("proxy/shop/p1", 1, vec![]);
+    send("proxy/shop/p2", 2, vec![]);
+    assert_eq!(known(), ["shop/edge:80"], "a late report changes nothing");
+    time.advance(Duration::from_secs(80));
+    ledger.read_nodes(&Snapshot::default());
+    assert_eq!(known(), ["shop/edge:80"]);
+    time.advance(Duration::from_secs(20));
+    ledger.read_nodes(&Snapshot::default());
+    assert_eq!(known(), Vec::<String>::new(), "silent");
+    send("proxy/shop/p2", 3, vec![port("shop", 80)]);
+    ledger.close_reporter("proxy/shop/p2");
+    assert_eq!(known(), Vec::<String>::new(), "its proxy has ended");
+    send("proxy/shop/p2", 4, vec![port("shop", 80)]);
+    ledger.set_leading(false);
+    assert_eq!(known(), Vec::<String>::new(), "another controller leads");
+}

@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use model::gateway_api::{CONTROLLER, GatewayApiKind};
 use model::{Name, Object, ObjectKey, ServiceKey, Snapshot};
 use plan::gateway_api::{
-    AssignedAddresses, AttachedRoutes, ChangedObject, StatusKey, StatusPlanner, dependent_statuses,
+    AssignedAddresses, AttachedRoutes, ChangedObject, StatusKey, StatusPlanner, UnboundPorts,
+    dependent_statuses,
 };
 use serde_json::{Map, Value, json};
 
@@ -139,6 +140,15 @@ impl GatewayApiStatuses {
         dependent_statuses(snapshot, ChangedObject::Certificate, &mut self.attached)
     }
 
+    /// The statuses that the bound ports of a Gateway affect.
+    pub(super) fn affected_by_ports(
+        &mut self,
+        gateway: &ObjectKey,
+        snapshot: &Snapshot,
+    ) -> BTreeSet<StatusKey> {
+        dependent_statuses(snapshot, ChangedObject::BoundPorts(gateway), &mut self.attached)
+    }
+
     /// The Secrets and ConfigMaps that Gateways need, if they may have changed.
     pub(super) fn take_wanted_certificates(
         &mut self,
@@ -154,11 +164,13 @@ impl GatewayApiStatuses {
     pub(super) fn writes(
         &mut self,
         snapshot: &Snapshot,
+        unbound: &UnboundPorts,
         keys: &[StatusKey],
         time: Timestamp,
     ) -> Vec<(StatusKey, StatusWrite)> {
         let planner = StatusPlanner::new(snapshot, CONTROLLER, &self.addresses, &mut self.attached)
-            .with_bundle_version(self.bundle_version.as_deref());
+            .with_bundle_version(self.bundle_version.as_deref())
+            .with_unbound_ports(unbound);
         let write = |key: &StatusKey| {
             let stored = self.stored.get(key)?;
             let patch = stored.merged(key.0, planner.status(key.0, &key.1), time)?;

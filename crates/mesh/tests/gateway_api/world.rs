@@ -11,8 +11,9 @@ use cluster::write::{JSON, MERGE_PATCH};
 use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
+use mesh::route_status::ObservedGateways;
 use model::random::Random;
-use plan::gateway_api::{AssignedAddresses, MachineAddresses};
+use plan::gateway_api::{AssignedAddresses, MachineAddresses, UnboundPorts};
 use serde_json::{Value, json};
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits};
@@ -36,6 +37,8 @@ pub struct World {
     pub rival: Arc<Rival>,
     /// Whether the controller gets 404 for the Gateway API.
     pub hides: Arc<watch::Sender<bool>>,
+    /// Ports that proxies could not bind.
+    pub unbound: watch::Sender<UnboundPorts>,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
     folder: PathBuf,
@@ -82,8 +85,10 @@ impl World {
         let usable = (1..=8).map(|i| format!("192.0.2.{i}").parse().expect("an address")).collect();
         let addresses = AssignedAddresses::Machine(MachineAddresses { usable, mesh: Vec::new() });
         let (clock, random) = (Clock::system(), Random::seeded(1));
-        tasks.push(tokio::spawn(mesh::route_status::run(own, addresses, clock, random, stopped)));
-        Self { client, writes, rival, hides, stop, tasks, folder }
+        let (unbound, ports) = watch::channel(UnboundPorts::new());
+        let gateways = ObservedGateways { addresses, unbound_ports: Some(ports) };
+        tasks.push(tokio::spawn(mesh::route_status::run(own, gateways, clock, random, stopped)));
+        Self { client, writes, rival, hides, unbound, stop, tasks, folder }
     }
 
     pub async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Value, kube::Error> {

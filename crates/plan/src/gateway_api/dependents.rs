@@ -31,6 +31,8 @@ pub enum ChangedObject<'a> {
     /// Its hosts may be those of routes.
     MeshGatewayHttpRoute(&'a ObjectKey),
     RouteFilter(&'a ObjectKey),
+    /// Whether proxies have bound the ports of this Gateway.
+    BoundPorts(&'a ObjectKey),
 }
 
 /// The statuses that a change may affect. It is asked before the change and after it: both count.
@@ -58,6 +60,11 @@ pub fn dependent_statuses(
         ChangedObject::RouteFilter(key) => {
             let own = snapshot.standard_routes().filter(|o| o.identity.key.namespace == key.namespace);
             found.routes(own.filter(|route| route.refers_to_filter(&key.name)));
+        }
+        ChangedObject::BoundPorts(key) => {
+            found.keys.insert((GatewayApiKind::Gateway, key.clone()));
+            let sets = snapshot.listener_sets_of(key);
+            found.keys.extend(sets.map(|set| (GatewayApiKind::ListenerSet, set.identity.key.clone())));
         }
         ChangedObject::MeshGatewayHttpRoute(key) => {
             snapshot.gateway_http_route(key).into_iter().for_each(|policy| found.with_hosts(policy));

@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use super::addresses::{self, AssignedAddresses, GatewayAssignment};
 use super::attached_routes::AttachedRoutes;
 use super::attachment::{attached_listeners, gateway_of};
+use super::bound_ports::{UnboundPorts, bound, pending};
 use super::features::{BUNDLE_VERSION, SUPPORTED_FEATURES};
 use super::listeners::{EffectiveGateway, EffectiveListener, is_ours};
 use super::mesh_routes::{attached_to_service, overridden_policies};
@@ -33,9 +34,15 @@ pub struct ObjectStatus {
 }
 
 /// The statuses of all objects of a controller: GatewayClass, Gateway, ListenerSet, routes and BackendTLSPolicies.
-pub fn statuses(snapshot: &Snapshot, controller: &str, addresses: &AssignedAddresses) -> Vec<ObjectStatus> {
+pub fn statuses(
+    snapshot: &Snapshot,
+    controller: &str,
+    addresses: &AssignedAddresses,
+    unbound: &UnboundPorts,
+) -> Vec<ObjectStatus> {
     let mut attached = AttachedRoutes::default();
-    let planner = StatusPlanner::new(snapshot, controller, addresses, &mut attached);
+    let planner =
+        StatusPlanner::new(snapshot, controller, addresses, &mut attached).with_unbound_ports(unbound);
     let key = |identity: &ObjectIdentity| identity.key.clone();
     let classes = snapshot.gateway_classes().map(|o| (GatewayApiKind::Class, key(&o.identity)));
     let gateways = snapshot.standard_gateways().map(|o| (GatewayApiKind::Gateway, key(&o.identity)));
@@ -69,6 +76,7 @@ pub struct StatusPlanner<'s> {
     /// The Gateways that were looked at: many routes share one.
     effective: RefCell<BTreeMap<ObjectKey, Rc<EffectiveGateway<'s>>>>,
     bundle_version: Option<&'s str>,
+    unbound: Option<&'s UnboundPorts>,
     /// Of [`AssignedAddresses::Machine`].
     assigned: OnceCell<BTreeMap<ObjectKey, GatewayAssignment>>,
 }
@@ -82,13 +90,20 @@ impl<'s> StatusPlanner<'s> {
     ) -> Self {
         let attached = RefCell::new(attached);
         let (effective, assigned) = Default::default();
-        Self { snapshot, controller, addresses, attached, effective, bundle_version: None, assigned }
+        let (bundle_version, unbound) = (None, None);
+        Self { snapshot, controller, addresses, attached, effective, bundle_version, unbound, assigned }
     }
 
     /// Sets the version of the definitions in the cluster; `None`: the API has the kinds built in.
     #[must_use]
     pub fn with_bundle_version(self, bundle_version: Option<&'s str>) -> Self {
         Self { bundle_version, ..self }
+    }
+
+    /// Sets the ports that proxies could not bind.
+    #[must_use]
+    pub fn with_unbound_ports(self, unbound: &'s UnboundPorts) -> Self {
+        Self { unbound: Some(unbound), ..self }
     }
 
     /// The status of an object; `None` if this controller has nothing to say about it.
@@ -151,7 +166,9 @@ impl<'s> StatusPlanner<'s> {
             Ok(None) => conditions.put("Accepted", &Ok(())),
             Err(problem) => conditions.put("Accepted", &Err(problem.clone())),
         };
-        conditions = conditions.put("Programmed", &programmed(&accepted, assigned, &effective));
+        let programmed =
+            programmed(&accepted, assigned, &effective).and_then(|()| self.all_bound(&effective, None));
+        conditions = conditions.put("Programmed", &programmed);
         if let Some(certificate) = &gateway.client_certificate {
             let referrer = Referrer { snapshot: self.snapshot, kind: "Gateway", namespace: &key.namespace };
             let found = referrer.certificate(certificate, "InvalidClientCertificateRef").map(drop);
@@ -190,10 +207,24 @@ impl<'s> StatusPlanner<'s> {
         } else {
             Err(Problem::new("Invalid", "no listener of the ListenerSet can be served"))
         });
+        let programmed = programmed.and_then(|()| self.all_bound(&effective, Some(key)));
         let listeners = self.listeners(&set.identity, &effective, Some(key));
         let conditions =
             Conditions::new(&set.identity).put("Accepted", &accepted).put("Programmed", &programmed);
         Some(json!({"conditions": conditions.0, "listeners": listeners}))
+    }
+
+    /// Whether proxies have bound the port of a listener.
+    fn bound(&self, gateway: &EffectiveGateway<'_>, listener: &EffectiveListener<'_>) -> Result<(), Problem> {
+        let unbound = self.unbound.and_then(|unbound| unbound.get(&gateway.gateway.identity.key));
+        let own = listener.listener;
+        bound(unbound, own.port, own.protocol == "UDP").map_err(pending)
+    }
+
+    /// Whether the ports of all listeners of one object that can be served are bound.
+    fn all_bound(&self, gateway: &EffectiveGateway<'_>, set: Option<&ObjectKey>) -> Result<(), Problem> {
+        let mut served = gateway.listeners_of(set).filter(|(_, listener)| listener.is_programmed());
+        served.try_for_each(|(_, listener)| self.bound(gateway, listener))
     }
 
     fn listeners(
@@ -205,8 +236,11 @@ impl<'s> StatusPlanner<'s> {
         let mut attached = self.attached.borrow_mut();
         let counts = attached.counts(self.snapshot, gateway, set);
         let own = gateway.listeners_of(set).enumerate();
-        own.map(|(place, (_, listener))| listener_status(owner, listener, counts.get(&place).copied()))
-            .collect()
+        own.map(|(place, (_, listener))| {
+            let bound = self.bound(gateway, listener);
+            listener_status(owner, listener, bound, counts.get(&place).copied())
+        })
+        .collect()
     }
 
     /// Whether all addresses can be used, and those that the Gateway has.
@@ -434,9 +468,14 @@ fn programmed(
     Err(Problem::new("Invalid", "no listener can be served"))
 }
 
-fn listener_status(owner: &ObjectIdentity, listener: &EffectiveListener<'_>, routes: Option<usize>) -> Value {
+fn listener_status(
+    owner: &ObjectIdentity,
+    listener: &EffectiveListener<'_>,
+    bound: Result<(), Problem>,
+    routes: Option<usize>,
+) -> Value {
     let programmed = listener.accepted.clone().and(match &listener.resolved {
-        Ok(()) => Ok(()),
+        Ok(()) => bound,
         Err(problem) => Err(Problem::new("Invalid", problem.message.clone())),
     });
     let mut conditions = Conditions::new(owner)

@@ -100,7 +100,7 @@ fn get(snapshot: &Snapshot, host: &str, path: &str) -> String {
 
 fn status_of(snapshot: &Snapshot, kind: &str, name: &str) -> Value {
     let addresses = AssignedAddresses::Any(vec![[127, 0, 0, 1].into()]);
-    let found = statuses(snapshot, CONTROLLER, &addresses);
+    let found = statuses(snapshot, CONTROLLER, &addresses, &UnboundPorts::new());
     let own = found.into_iter().find(|own| own.kind == kind && own.key.name == name);
     own.map(|own| own.status).unwrap_or_default()
 }
@@ -574,7 +574,7 @@ fn a_port_of_an_address_is_that_of_one_gateway() {
     }
     let status = |name: &str| {
         let addresses = AssignedAddresses::Machine(machine.clone());
-        let all = statuses(&snapshot, CONTROLLER, &addresses);
+        let all = statuses(&snapshot, CONTROLLER, &addresses, &UnboundPorts::new());
         let own = all.into_iter().find(|own| own.kind == "Gateway" && own.key.name == name);
         condition(&own.expect("a status").status["conditions"], "Programmed")
     };
@@ -590,7 +590,7 @@ fn in_a_cluster_services_give_a_gateway_its_addresses() {
     front["metadata"]["labels"] = json!({GATEWAY_NAME_LABEL: "gw"});
     let status = |objects: &[Value]| {
         let snapshot = snapshot(objects);
-        let all = statuses(&snapshot, CONTROLLER, &AssignedAddresses::Services);
+        let all = statuses(&snapshot, CONTROLLER, &AssignedAddresses::Services, &UnboundPorts::new());
         let own = all.into_iter().find(|own| own.kind == "Gateway").expect("a status").status;
         (condition(&own["conditions"], "Programmed"), own["addresses"].clone())
     };
@@ -613,4 +613,86 @@ fn another_version_of_the_definitions_is_said() {
     assert_eq!(supported(None), "True SupportedVersion");
     assert_eq!(supported(Some("v1.6.0")), "True SupportedVersion");
     assert_eq!(supported(Some("v1.4.1")), "False UnsupportedVersion");
+}
+
+#[test]
+fn a_port_that_proxies_could_not_bind_is_not_programmed() {
+    let listeners = json!([
+        {"name": "http", "port": 80, "protocol": "HTTP"},
+        {"name": "other", "port": 81, "protocol": "HTTP"},
+        {"name": "dns", "port": 80, "protocol": "UDP"}]);
+    let mut edge = gateway(listeners);
+    edge["spec"]["allowedListeners"] = json!({"namespaces": {"from": "Same"}});
+    let parent = json!({"name": "gw"});
+    let more = json!([{"name": "more", "port": 82, "protocol": "HTTP"}]);
+    let set = object("ListenerSet", "set", json!({"parentRef": parent, "listeners": more}));
+    let snapshot = snapshot(&[edge, set]);
+    let unbound = |ports: &[(u16, bool)]| {
+        UnboundPort::by_gateway(ports.iter().map(|(port, is_udp)| UnboundPort {
+            namespace: "ns".to_owned(),
+            gateway: "gw".to_owned(),
+            is_udp: *is_udp,
+            address: ([10, 0, 0, 1], *port).into(),
+            node: "n1".to_owned(),
+            error: "Address already in use (os error 98)".to_owned(),
+        }))
+    };
+    let addresses = AssignedAddresses::Any(vec![[127, 0, 0, 1].into()]);
+    let programmed = |ports: &[(u16, bool)]| {
+        let all = statuses(&snapshot, CONTROLLER, &addresses, &unbound(ports));
+        let own = |kind: &str| all.iter().find(|own| own.kind == kind).expect("a status").status.clone();
+        let mut found = Vec::new();
+        for kind in ["Gateway", "ListenerSet"] {
+            found.push(condition(&own(kind)["conditions"], "Programmed"));
+            let listeners = own(kind)["listeners"].as_array().cloned().unwrap_or_default();
+            found.extend(listeners.iter().map(|own| condition(&own["conditions"], "Programmed")));
+            for listener in &listeners {
+                assert_eq!(
+                    condition(&listener["conditions"], "Accepted"),
+                    "True Accepted",
+                    "routes stay attached"
+                );
+            }
+        }
+        found
+    };
+    let (yes, no) = ("True Programmed", "False Pending");
+    // The Gateway and its listeners, the ListenerSet and its listener.
+    assert_eq!(programmed(&[]), [yes, yes, yes, yes, yes, yes]);
+    assert_eq!(
+        programmed(&[(80, false)]),
+        [no, no, yes, yes, yes, yes],
+        "one of several is enough to say so"
+    );
+    assert_eq!(programmed(&[(80, true)]), [no, yes, yes, no, yes, yes]);
+    assert_eq!(programmed(&[(82, false)]), [yes, yes, yes, yes, no, no], "another object's listener");
+    assert_eq!(programmed(&[(9, false)]), [yes, yes, yes, yes, yes, yes], "a port that no listener has");
+    let status = statuses(&snapshot, CONTROLLER, &addresses, &unbound(&[(80, false)]));
+    let gateway = status.iter().find(|own| own.kind == "Gateway").expect("a status").status.to_string();
+    let wanted = "port 80 cannot be bound: 10.0.0.1:80 on node n1: Address already in use (os error 98)";
+    assert!(gateway.contains(wanted), "{gateway}");
+}
+
+#[test]
+fn a_mesh_gateway_says_too_that_its_port_is_not_bound() {
+    let snapshot = snapshot(&[mesh_gateway(8080)]);
+    let own = snapshot.gateways().next().expect("a MeshGateway");
+    let unbound = UnboundPort::by_gateway([UnboundPort {
+        namespace: own.key.namespace.to_string(),
+        gateway: own.key.name.to_string(),
+        is_udp: false,
+        address: ([0, 0, 0, 0], 8080).into(),
+        node: "n1".to_owned(),
+        error: "Permission denied (os error 13)".to_owned(),
+    }]);
+    let programmed = |unbound| {
+        let found = crate::routes::of_gateway(own, &std::collections::BTreeMap::new(), unbound).programmed;
+        (
+            found.status.as_str(),
+            found.reason,
+            found.message.contains("0.0.0.0:8080 on node n1: Permission denied"),
+        )
+    };
+    assert_eq!(programmed(&unbound), ("False", "Pending", true));
+    assert_eq!(programmed(&UnboundPorts::new()), ("True", "Programmed", false));
 }

@@ -202,15 +202,15 @@ impl TrafficLedger {
     }
 
     /// Adds what a report has more than the previous one of its reporter. The first report of a reporter that started
-    /// before the ledger is where its counting begins.
-    pub fn record(&mut self, report: &TrafficReport, now: MonotonicTime) -> Result<(), ReportRefused> {
+    /// before the ledger is where its counting begins. Returns whether it is newer than what was reported before.
+    pub fn record(&mut self, report: &TrafficReport, now: MonotonicTime) -> Result<bool, ReportRefused> {
         self.check(report)?;
         self.expire(now);
         let counted = Duration::from_secs(report.counted_seconds);
         let started = now.0.checked_sub(counted).map(MonotonicTime);
         let before = self.reporters.get(&report.reporter);
         if before.is_some_and(|before| is_late(before, report, started)) {
-            return Ok(());
+            return Ok(false);
         }
         let same_start = before.is_some_and(|before| before.start == report.start);
         let is_known = before.is_some();
@@ -243,7 +243,7 @@ impl TrafficLedger {
             earlier_gaps,
         };
         self.reporters.insert(report.reporter.clone(), reporter);
-        Ok(())
+        Ok(true)
     }
 
     fn check(&self, report: &TrafficReport) -> Result<(), ReportRefused> {

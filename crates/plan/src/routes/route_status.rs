@@ -16,7 +16,8 @@ use model::{Name, ObjectKey, ObjectRef, Protocol, Service, ServiceKey, Snapshot}
 use super::backend_resolution::BackendResolver;
 use super::gateway::{has_listener, selects};
 use crate::condition_status::ConditionStatus;
-use crate::gateway_api::{deciding_routes, shared_hosts};
+use crate::gateway_api::bound_ports::bound;
+use crate::gateway_api::{UnboundPorts, deciding_routes, shared_hosts};
 
 /// The state of a Secret that a listener refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,7 +144,11 @@ pub fn of_route_filter() -> RouteStatus {
 }
 
 /// The conditions of a MeshGateway. A Secret that is not in `secrets` has not been read yet.
-pub fn of_gateway(gateway: &Gateway, secrets: &BTreeMap<ObjectKey, SecretState>) -> RouteStatus {
+pub fn of_gateway(
+    gateway: &Gateway,
+    secrets: &BTreeMap<ObjectKey, SecretState>,
+    unbound: &UnboundPorts,
+) -> RouteStatus {
     let (mut broken, mut unknown) = (Vec::new(), Vec::new());
     for (i, listener) in gateway.listeners.iter().enumerate() {
         let Some(certificate) = &listener.certificate else { continue };
@@ -174,13 +179,18 @@ pub fn of_gateway(gateway: &Gateway, secrets: &BTreeMap<ObjectKey, SecretState>)
             programmed: condition(ConditionStatus::Unknown, "SecretNotReadable", listed(&unknown)),
         };
     }
+    let unbound = unbound.get(&gateway.key);
+    let bound = gateway.listeners.iter().try_for_each(|listener| bound(unbound, listener.port, false));
     RouteStatus {
         resolved: condition(ConditionStatus::True, "ResolvedRefs", "all certificates exist".to_owned()),
-        programmed: condition(
-            ConditionStatus::True,
-            "Programmed",
-            "the listeners are in the route tables of proxies".to_owned(),
-        ),
+        programmed: match bound {
+            Err(message) => condition(ConditionStatus::False, "Pending", message),
+            Ok(()) => condition(
+                ConditionStatus::True,
+                "Programmed",
+                "the listeners are in the route tables of proxies".to_owned(),
+            ),
+        },
     }
 }
 

@@ -17,7 +17,9 @@ use model::{Family, Interner, Notice, Object, Service, Snapshot, parse, write};
 use plan::FeatureGates;
 use plan::cluster_ips;
 use plan::forward::{self, NodeConfig, ProxySettings};
-use plan::gateway_api::{ArrivingRequest, AssignedAddresses, gateway_table, statuses, trace_at_gateway};
+use plan::gateway_api::{
+    ArrivingRequest, AssignedAddresses, UnboundPorts, gateway_table, statuses, trace_at_gateway,
+};
 use plan::hints::{ClusterTopology, HintConfig, HintInput, Hysteresis, assign};
 use plan::routes::{self, MeshClient, TracedRequest};
 use plan::select::{NodeView, explain, select};
@@ -77,7 +79,7 @@ fn route_all(snapshot: &Snapshot) {
     let mut tables: Vec<_> = snapshot.gateways().map(|g| routes::gateway(snapshot, g).0).collect();
     tables.extend(snapshot.standard_gateways().map(|gateway| gateway_table(snapshot, gateway).0));
     let addresses = AssignedAddresses::Any(vec![[127, 0, 0, 1].into()]);
-    for own in statuses(snapshot, CONTROLLER, &addresses) {
+    for own in statuses(snapshot, CONTROLLER, &addresses, &UnboundPorts::new()) {
         assert!(own.status.is_object(), "{own:?}");
     }
     tables.extend(

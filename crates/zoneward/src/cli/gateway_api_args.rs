@@ -1,11 +1,11 @@
 //! Flags about the Gateway API: `plan status`, and which schemas count.
 
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
-use plan::gateway_api::MachineAddresses;
+use plan::gateway_api::{MachineAddresses, UnboundPort};
 use store::kinds::{GatewayApiChannel, set_gateway_api_channel};
 
 use super::{InputArgs, OutputArgs, Up};
@@ -23,6 +23,33 @@ pub struct PlanStatus {
     /// Controller whose GatewayClasses count
     #[arg(long, value_name = "NAME", default_value = model::gateway_api::CONTROLLER)]
     pub controller_name: String,
+    /// Plan as if proxies could not bind this port of a gateway; repeatable
+    #[arg(long, value_name = "NAMESPACE/GATEWAY:PORT[/udp]", value_parser = unbound_port)]
+    pub unbound_port: Vec<UnboundPort>,
+}
+
+fn unbound_port(text: &str) -> Result<UnboundPort, String> {
+    let wrong =
+        || format!("{text:?}: expected NAMESPACE/GATEWAY:PORT, such as shop/edge:80 or dns/edge:53/udp");
+    let (namespace, rest) = text.split_once('/').ok_or_else(wrong)?;
+    let (gateway, port) = rest.split_once(':').ok_or_else(wrong)?;
+    let (port, is_udp) = match port.split_once('/') {
+        None => (port, false),
+        Some((port, "udp")) => (port, true),
+        Some(_) => return Err(wrong()),
+    };
+    let port = port.parse().map_err(|_| wrong())?;
+    if namespace.is_empty() || gateway.is_empty() {
+        return Err(wrong());
+    }
+    Ok(UnboundPort {
+        namespace: namespace.to_owned(),
+        gateway: gateway.to_owned(),
+        is_udp,
+        address: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port),
+        node: String::new(),
+        error: "as --unbound-port says".to_owned(),
+    })
 }
 
 /// Addresses of Gateways: one, or a range.
@@ -90,5 +117,24 @@ impl GatewayApiSchemas {
             Self::Standard => GatewayApiChannel::Standard,
             Self::Experimental => GatewayApiChannel::Experimental,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unbound_ports_are_read_and_mistakes_show_the_right_form() {
+        let read = unbound_port("shop/edge:80").unwrap();
+        assert_eq!(
+            (read.key().to_string(), read.address.port(), read.is_udp),
+            ("shop/edge".to_owned(), 80, false)
+        );
+        assert!(unbound_port("dns/edge:53/udp").unwrap().is_udp);
+        for wrong in ["edge:80", "shop/edge", "shop/:80", "/edge:80", "shop/edge:x", "shop/edge:80/sctp"] {
+            let error = unbound_port(wrong).unwrap_err();
+            assert!(error.contains(wrong) && error.contains("NAMESPACE/GATEWAY:PORT"), "{error}");
+        }
     }
 }

@@ -21,9 +21,10 @@ use cluster::signals::Signals;
 use cluster::systemd;
 use controller::ControllerMetrics;
 use controller::traffic_ledger::SharedLedger;
-use mesh::route_status;
+use mesh::route_status::{self, ObservedGateways};
 use model::annotation;
 use output::print_text;
+use plan::gateway_api::AssignedAddresses;
 use tracing::warn;
 
 /// Runs until SIGINT or SIGTERM.
@@ -104,6 +105,10 @@ async fn control(args: &cli::Controller) -> Result<()> {
 
     let mut config = args.slice_controller();
     config.traffic = ledger.view();
+    let gateways = ObservedGateways {
+        addresses: AssignedAddresses::Services,
+        unbound_ports: Some(ledger.unbound_ports()),
+    };
     config.ledger = Some(ledger);
     info!(url = status.url(), "serving the dashboard");
     let connection = args.connection.clone();
@@ -116,7 +121,7 @@ async fn control(args: &cli::Controller) -> Result<()> {
         while_leading(accepting, stopped.clone(), || {
             route_status::run(
                 client.clone(),
-                plan::gateway_api::AssignedAddresses::Services,
+                gateways.clone(),
                 clock::Clock::system(),
                 model::random::Random::seeded(clock::os_seed()),
                 stopped.clone(),

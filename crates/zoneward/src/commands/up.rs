@@ -40,7 +40,7 @@ use tracing::{error, info, warn};
 
 use super::status::server::StatusListener;
 use crate::cli;
-use ::mesh::route_status;
+use ::mesh::route_status::{self, ObservedGateways};
 use ::node::dns::{DnsContext, DnsServer};
 use cluster::Connection;
 use cluster::admin_server::controller_health::{self, ApiHealth};
@@ -400,7 +400,10 @@ impl Controllers {
         let (why, ended) = watch::channel(None);
         let conditions = {
             let (client, stopped) = (client.clone(), stopped.clone());
-            let gateways = AssignedAddresses::Machine(args.machine_addresses());
+            let gateways = ObservedGateways {
+                addresses: AssignedAddresses::Machine(args.machine_addresses()),
+                unbound_ports: Some(ledger.unbound_ports()),
+            };
             async move {
                 let begin = || {
                     route_status::run(

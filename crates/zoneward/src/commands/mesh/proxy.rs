@@ -281,7 +281,9 @@ async fn serve(args: &ProxyArgs) -> Result<()> {
     let traffic = ProxyTraffic::new(proxy.clone());
     let routes = pages(&proxy, &health, &traffic).with_access(access);
     if let Some(client) = client.and_then(|client| ledger_client(args, client)) {
-        tokio::spawn(reporter(args, client, &namespace, traffic).run());
+        let mut reporter = reporter(args, client, &namespace, traffic);
+        reporter.unbound_ports = Some(health.unbound_ports());
+        tokio::spawn(reporter.run());
     }
     let server = tokio::spawn(admin_server::serve(listener, routes, finished));
     let ended = embedded_proxy::run(plan, source, proxy, health, signals.wait()).await;
@@ -413,6 +415,7 @@ fn reporter(
         client,
         reporter: format!("proxy/{namespace}/{pod}"),
         source: Box::new(traffic),
+        unbound_ports: None,
         clock: Clock::system(),
         random: Random::seeded(os_seed()),
     }

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use model::gateway_api::CertificateKind;
 use model::route::RouteFilterObject;
 use model::{ObjectKey, Snapshot};
-use plan::gateway_api::{AssignedAddresses, statuses};
+use plan::gateway_api::{AssignedAddresses, UnboundPort, UnboundPorts, statuses};
 use plan::routes::{
     RouteCondition, RouteStatus, SecretState, of_gateway, of_gateway_http_route, of_http_route,
     of_load_balancing, of_route_filter, of_tcp_route,
@@ -25,7 +25,8 @@ pub fn run(args: &PlanStatus) -> Result<bool> {
     }
     let loaded = LoadedObjects::read(&args.input)?;
     let addresses = AssignedAddresses::Any(args.gateway_address.clone());
-    let mut all: Vec<PlannedStatus> = statuses(&loaded.snapshot, &args.controller_name, &addresses)
+    let unbound = UnboundPort::by_gateway(args.unbound_port.iter().cloned());
+    let mut all: Vec<PlannedStatus> = statuses(&loaded.snapshot, &args.controller_name, &addresses, &unbound)
         .into_iter()
         .map(|own| PlannedStatus {
             api_version: "gateway.networking.k8s.io/v1",
@@ -34,7 +35,7 @@ pub fn run(args: &PlanStatus) -> Result<bool> {
             status: own.status,
         })
         .collect();
-    all.extend(mesh_statuses(&loaded.snapshot));
+    all.extend(mesh_statuses(&loaded.snapshot, &unbound));
     if let Some(namespace) = &args.input.namespace {
         all.retain(|own| own.key.namespace.is_empty() || own.key.namespace == namespace.as_str());
     }
@@ -90,7 +91,7 @@ impl PlannedStatus {
 }
 
 /// The statuses of the kinds of zoneward.dev.
-fn mesh_statuses(snapshot: &Snapshot) -> Vec<PlannedStatus> {
+fn mesh_statuses(snapshot: &Snapshot, unbound: &UnboundPorts) -> Vec<PlannedStatus> {
     let secrets = secret_states(snapshot);
     let http = snapshot.all_http_routes().map(|o| ("MeshHTTPRoute", &o.key, of_http_route(snapshot, o)));
     let gateway_http = snapshot.gateway_http_route_keys().filter_map(|key| {
@@ -98,7 +99,7 @@ fn mesh_statuses(snapshot: &Snapshot) -> Vec<PlannedStatus> {
         Some(("MeshGatewayHTTPRoute", &route.key, of_gateway_http_route(snapshot, route)))
     });
     let tcp = snapshot.all_tcp_routes().map(|o| ("MeshTCPRoute", &o.key, of_tcp_route(snapshot, o)));
-    let gateways = snapshot.gateways().map(|o| ("MeshGateway", &o.key, of_gateway(o, &secrets)));
+    let gateways = snapshot.gateways().map(|o| ("MeshGateway", &o.key, of_gateway(o, &secrets, unbound)));
     let balancing = snapshot.all_load_balancing_policies();
     let balancing = balancing.map(|o| ("MeshLoadBalancing", &o.identity.key, of_load_balancing(snapshot, o)));
     http.chain(gateway_http)
