@@ -33,7 +33,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
 
 use crate::api::Caller;
-pub use authority::{Authority, IssuedCertificate, set_validity};
+pub use authority::{Authority, IssuedCertificate, public_key_hash, set_validity};
 use authority::{ServerCertificate, VALIDITY_DAYS, key_at, not_after};
 use plan::rbac::AUTHENTICATED;
 
@@ -265,7 +265,7 @@ fn optional(path: &Path) -> io::Result<Option<String>> {
 }
 
 /// Compares in constant time.
-fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
+pub(crate) fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |wrong, (a, b)| wrong | (a ^ b)) == 0
 }
 
