@@ -62,6 +62,7 @@ pub fn run(args: &NodeFlags) -> Result<bool> {
             controller_lease: args.controller_lease.0.clone(),
             service_traffic_metrics: args.service_traffic_metrics,
             config_file: args.config.as_deref(),
+            snapshot: args.snapshot.as_deref(),
             access: &args.access,
             notices,
         };
