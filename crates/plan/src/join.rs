@@ -257,7 +257,8 @@ mod tests {
         });
         assert_eq!(JoinToken::parse(&token.text()), Some(token.clone()));
         assert_eq!(format!("{token:?}"), format!("JoinToken({})", token.id), "the secret is not shown");
-        for wrong in ["", "abcdef", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "abcde.0123456789abcdef0"]
+        for wrong in
+            ["", "abcdef", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "abcde.0123456789abcdef0"]
         {
             assert_eq!(JoinToken::parse(wrong), None, "{wrong}");
         }
@@ -265,8 +266,12 @@ mod tests {
 
     #[test]
     fn a_stored_token_is_read_back_and_expires() {
-        let token =
-            StoredToken { id: "abcdef".to_owned(), hash: "00".to_owned(), node: "box-2".to_owned(), expires: 10 };
+        let token = StoredToken {
+            id: "abcdef".to_owned(),
+            hash: "00".to_owned(),
+            node: "box-2".to_owned(),
+            expires: 10,
+        };
         let secret = token.to_secret();
         assert_eq!(StoredToken::of_secret(&secret, |_| None), Some(token.clone()));
         assert!(token.is_expired(10) && !token.is_expired(9));

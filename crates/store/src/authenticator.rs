@@ -250,7 +250,9 @@ impl Authenticator {
         match join::is_node_credential(&claims) {
             true => join::check_node_claims(&claims, issuer, accepted, now, &find)
                 .map_err(AuthenticationError::Ended),
-            false => check_claims(&claims, issuer, accepted, now, &find).map_err(AuthenticationError::Invalid),
+            false => {
+                check_claims(&claims, issuer, accepted, now, &find).map_err(AuthenticationError::Invalid)
+            }
         }
     }
 

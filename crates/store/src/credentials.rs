@@ -243,6 +243,21 @@ fn expiry(pem: &str) -> io::Result<Timestamp> {
     not_after(&parse(pem)?).ok_or_else(|| io::Error::other("a certificate has no end of its validity"))
 }
 
+/// The hash of the public key of a certificate in PEM; see [`public_key_hash`].
+pub fn certificate_hash(pem: &[u8]) -> io::Result<String> {
+    let certificate = CertificateDer::from_pem_slice(pem).map_err(io::Error::other)?;
+    public_key_hash(&certificate).ok_or_else(|| io::Error::other("a certificate has no public key"))
+}
+
+/// A certificate in PEM.
+pub fn certificate_pem(der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    // Base64 is ASCII, so every chunk is text.
+    let lines: Vec<&str> =
+        text.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
 /// Whether a certificate is for a key: it contains its public key.
 fn has_key(pem: &str, key: &rcgen::KeyPair) -> io::Result<bool> {
     let public = key.public_key_raw();

@@ -171,7 +171,10 @@ mod tests {
     #[test]
     fn a_node_changes_its_own_node_without_finalizers_and_owners() {
         let own = json!({"metadata": {"name": "a"}});
-        assert_eq!(check("Node", &own, &json!({"metadata": {"name": "a", "labels": {"x": "y"}}}), None), Ok(()));
+        assert_eq!(
+            check("Node", &own, &json!({"metadata": {"name": "a", "labels": {"x": "y"}}}), None),
+            Ok(())
+        );
         for (old, new) in [
             (json!({"metadata": {"name": "b"}}), json!({"metadata": {"name": "b"}})),
             (Value::Null, own.clone()),

@@ -379,7 +379,11 @@ fn joined_node() -> Vec<Value> {
     vec![
         rule(READ, &[""], &["namespaces", "nodes", "services"]),
         rule(&["patch", "update"], &[""], &["nodes", "nodes/status"]),
-        rule(&[READ, &["create", "delete", "patch", "update"]].concat(), &["discovery.k8s.io"], &["endpointslices"]),
+        rule(
+            &[READ, &["create", "delete", "patch", "update"]].concat(),
+            &["discovery.k8s.io"],
+            &["endpointslices"],
+        ),
         rule(&["list", "watch"], &["networking.k8s.io"], &["servicecidrs"]),
         rule(&["create", "get", "patch", "update"], &["coordination.k8s.io"], &["leases"]),
         events(),

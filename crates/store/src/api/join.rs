@@ -49,7 +49,9 @@ impl Api {
         let work = move |objects: &mut ObjectTxn<'_, '_>| {
             let token = objects.find(secrets, NAMESPACE, &name)?.as_ref().and_then(stored_token);
             let Some(token) = token.filter(|token| !token.is_expired(objects.now.as_second())) else {
-                return Err(StatusError::credentials_ended(&format!("the token {id} was used or has expired")));
+                return Err(StatusError::credentials_ended(&format!(
+                    "the token {id} was used or has expired"
+                )));
             };
             let node = token.node;
             if objects.has(nodes, "", &node)? {

@@ -5,7 +5,7 @@
 //! stop:  node proxy (its rules stay), L7 proxies (drained) -> controllers -> leader lease released -> API
 //! ```
 
-mod machine;
+pub(super) mod machine;
 mod mesh;
 mod proxy_api;
 
@@ -42,10 +42,12 @@ use super::status::server::StatusListener;
 use crate::cli;
 use ::mesh::route_status;
 use cluster::Connection;
+use cluster::admin_server::access::AdminAccess;
 use cluster::admin_server::controller_health::{self, ApiHealth};
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::leader_election::election::ElectionTiming;
 use cluster::leader_election::{LeaderElectionConfig, LeaderElector, LedgerAddressSource, while_leading};
+use cluster::ledger_client;
 use cluster::log;
 use cluster::log::LogFormat;
 use cluster::signals::Signals;
@@ -160,6 +162,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let ledger =
         SharedLedger::new(&clock, &args.prices.price).map_err(|why| anyhow::anyhow!("--price {why}"))?;
     ledger.register(&mut registry);
+    let access = args.access.access(overseers.local_addr()?, Some(client.clone()), &clock)?;
     let mut controllers = None;
     if !args.no_controllers {
         let status = StatusListener::bind(&args.status).await?;
@@ -180,7 +183,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
             &clock,
             random,
             &mut registry,
-            &ledger,
+            (&ledger, remote_ledger(overseers.local_addr()?, listen, access.clone())),
         );
         controllers = Some(started);
     }
@@ -189,14 +192,13 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     if let Some(controllers) = &controllers {
         ready = controllers.check(ready);
     }
-    let access = args.access.access(overseers.local_addr()?, Some(client.clone()), &clock)?;
     let routes = ledger.routes(controller_health::routes(registry, ready)).with_access(access);
     let reports = ledger.routes(AdminRoutes::default());
     let counting =
         tokio::spawn(admin_server::serve_unix(socket(&ledger_socket(args))?, reports, stopped.clone()));
     let overseen = tokio::spawn(admin_server::serve(overseers, routes, stopped));
     if !args.no_node {
-        machine::register(client.clone(), args.zone.as_deref()).await?;
+        machine::register(client.clone(), &machine::name()?, args.zone.as_deref(), "up").await?;
     }
     let (node_stop, node_stopped) = watch::channel(false);
     let node = match args.no_node {
@@ -308,7 +310,7 @@ fn node_proxy(args: &cli::Up) -> Result<ChildProgram> {
 }
 
 /// Fails early instead of letting the child process fail repeatedly.
-fn check_rights() -> Result<()> {
+pub(super) fn check_rights() -> Result<()> {
     let status = fs::read_to_string("/proc/self/status").context("reading capabilities")?;
     if !has_net_admin(&status) {
         bail!("the node proxy requires NET_ADMIN: run as root, or disable it with --no-node");
@@ -330,6 +332,18 @@ fn ledger_socket(args: &cli::Up) -> PathBuf {
     folder.join("ledger.sock")
 }
 
+/// Where joined machines report their traffic: `--metrics-bind-address`, if it can be reached from them.
+fn remote_ledger(
+    overseers: SocketAddr,
+    listen: SocketAddr,
+    access: Option<Arc<AdminAccess>>,
+) -> Option<LedgerAddressSource> {
+    let is_specific = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_loopback();
+    let ip = [overseers.ip(), listen.ip()].into_iter().find(is_specific)?;
+    let (host, access) = (SocketAddr::new(ip, overseers.port()), access?);
+    Some(LedgerAddressSource::new(move || ledger_client::https_address(host, &access.certificate_digest())))
+}
+
 /// The controllers, in this process.
 struct Controllers {
     stop: watch::Sender<bool>,
@@ -347,7 +361,7 @@ impl Controllers {
         clock: &Clock,
         mut random: Random,
         registry: &mut Registry,
-        ledger: &SharedLedger,
+        (ledger, remote_ledger): (&SharedLedger, Option<LedgerAddressSource>),
     ) -> Self {
         let (stop, stopped) = watch::channel(false);
         // `zoneward controller` may run against this API as well: one of them leads.
@@ -361,7 +375,12 @@ impl Controllers {
             random: random.split(),
             ledger_address: {
                 let address = format!("unix:{}", ledger_socket(args).display());
-                LedgerAddressSource::new(move || address.clone())
+                LedgerAddressSource::new(move || {
+                    match remote_ledger.as_ref().and_then(|remote| remote.current()) {
+                        Some(remote) => format!("{address} {remote}"),
+                        None => address.clone(),
+                    }
+                })
             },
         };
         let name = election.name.clone();
