@@ -55,7 +55,11 @@ fn own_node(node: &str, write: &NodeWrite<'_>) -> Result<(), String> {
             return Err(format!("node {node} may not change metadata.{field} of its Node"));
         }
     }
-    Ok(())
+    // Ranges of pods say whose traffic it is.
+    match write.old["spec"] == write.new["spec"] {
+        true => Ok(()),
+        false => Err(format!("node {node} may not change spec of its Node")),
+    }
 }
 
 fn own_lease(node: &str, write: &NodeWrite<'_>) -> Result<(), String> {
@@ -181,6 +185,7 @@ mod tests {
             (own.clone(), Value::Null),
             (own.clone(), json!({"metadata": {"name": "a", "finalizers": ["x/y"]}})),
             (own.clone(), json!({"metadata": {"name": "a", "ownerReferences": [{}]}})),
+            (own.clone(), json!({"metadata": {"name": "a"}, "spec": {"podCIDR": "10.0.0.0/8"}})),
         ] {
             assert!(check("Node", &old, &new, None).is_err(), "{old} {new}");
         }

@@ -33,8 +33,8 @@ const REGISTER_RETRY: Duration = Duration::from_secs(5);
 /// `zoneward join`
 #[derive(Debug, Args)]
 pub struct Join {
-    /// URL of the API, such as https://box-1:6443 [default: that of the stored credential]
-    #[arg(value_name = "URL", requires = "token")]
+    /// URL of the API, such as https://box-1:6443; without a token, it replaces that of the stored credential
+    #[arg(value_name = "URL")]
     pub server: Option<String>,
     /// Token of `zoneward token create`; valid once, and ignored while the stored credential is valid
     #[arg(long, value_name = "TOKEN", requires = "ca_hash", requires = "server")]
@@ -84,7 +84,8 @@ async fn serve(args: &Join) -> Result<()> {
         );
     }
     let kubeconfig = folder.join("kubeconfig");
-    let credential = credential::obtain(&kubeconfig, flags(args).as_ref(), &clock).await?;
+    let credential =
+        credential::obtain(&kubeconfig, args.server.as_deref(), flags(args).as_ref(), &clock).await?;
     let node = credential.node.clone();
     info!(node, server = credential.server, "joined");
     let connection = Connection { kubeconfig: Some(kubeconfig.clone()), ..Connection::default() };

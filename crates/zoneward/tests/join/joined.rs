@@ -136,6 +136,11 @@ fn attempts(uid: &str) -> Vec<(&'static str, String, Value)> {
         ("DELETE", "/api/v1/nodes/box-3".to_owned(), nothing.clone()),
         ("DELETE", "/api/v1/nodes/box-2".to_owned(), nothing.clone()),
         ("PATCH", "/api/v1/nodes/box-2".to_owned(), json!({"metadata": {"finalizers": ["a.b/c"]}})),
+        (
+            "PATCH",
+            "/api/v1/nodes/box-2".to_owned(),
+            json!({"spec": {"podCIDR": "10.0.0.0/8", "podCIDRs": ["10.0.0.0/8"]}}),
+        ),
         ("POST", SERVICES.to_owned(), json!({"metadata": {"name": "y"}, "spec": {"ports": [{"port": 80}]}})),
         ("PATCH", with(SERVICES, "/web"), json!({"spec": {"externalIPs": ["10.0.0.3"]}})),
         ("DELETE", with(SERVICES, "/web"), nothing.clone()),

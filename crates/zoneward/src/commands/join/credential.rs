@@ -40,6 +40,7 @@ pub struct NodeCredential {
     pub node: String,
     pub server: String,
     authority: String,
+    token: String,
     issued: i64,
     expires: i64,
 }
@@ -57,6 +58,7 @@ impl NodeCredential {
             node: claims["sub"].as_str()?.strip_prefix("system:node:")?.to_owned(),
             server: cluster["server"].as_str()?.to_owned(),
             authority: cluster["certificate-authority-data"].as_str()?.to_owned(),
+            token: token.to_owned(),
             issued: claims["iat"].as_i64()?,
             expires: claims["exp"].as_i64()?,
         })
@@ -92,9 +94,15 @@ fn kubeconfig(server: &str, authority: &str, user: &str, token: &str) -> String 
     format!("{config:#}\n")
 }
 
-/// The stored credential, renewed if the API answers; or a new one, by the token of the flags.
-pub async fn obtain(path: &Path, flags: Option<&JoinFlags>, clock: &Clock) -> Result<NodeCredential> {
-    let Some(stored) = NodeCredential::read(path)? else {
+/// The stored credential, renewed if the API answers; or a new one, by the token of the flags. A URL replaces the stored
+/// one: the API may have moved, and its authority is known.
+pub async fn obtain(
+    path: &Path,
+    url: Option<&str>,
+    flags: Option<&JoinFlags>,
+    clock: &Clock,
+) -> Result<NodeCredential> {
+    let Some(mut stored) = NodeCredential::read(path)? else {
         let Some(flags) = flags else {
             bail!(
                 "{} does not exist: join with the command that `zoneward token create --node NAME` prints on the machine \
@@ -104,11 +112,19 @@ pub async fn obtain(path: &Path, flags: Option<&JoinFlags>, clock: &Clock) -> Re
         };
         return join(path, flags, clock).await;
     };
-    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    if let Some(url) = url {
+        stored.server = split(url)?.0;
+    }
+    let user = format!("system:node:{}", stored.node);
+    let text = kubeconfig(&stored.server, &stored.authority, &user, &stored.token);
+    write_private(path, text.as_bytes()).with_context(|| format!("writing {}", path.display()))?;
     let client = cluster::connect_with_kubeconfig(&text, clock).await?;
     let renewed = tokio::time::timeout(START_TIMEOUT, request(&client)).await;
     match (renewed, flags) {
-        (Ok(Ok(answer)), _) => store(path, &stored.server, &stored.authority, &answer),
+        (Ok(Ok(answer)), _) => {
+            info!(node = stored.node, "joined before; a token is not used");
+            store(path, &stored.server, &stored.authority, &answer)
+        }
         (Ok(Err(Error::Api(status))), Some(flags)) if status.code == 401 => {
             info!(reason = status.message, "the stored credential is not valid; joining with the token");
             join(path, flags, clock).await
