@@ -67,7 +67,7 @@ impl LedgerAddressSource {
         Self(Some(Arc::new(address)))
     }
 
-    fn current(&self) -> Option<String> {
+    pub fn current(&self) -> Option<String> {
         self.0.as_ref().map(|address| address())
     }
 }

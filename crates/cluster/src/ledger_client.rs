@@ -57,6 +57,14 @@ enum LedgerAddress {
 }
 
 impl LedgerAddress {
+    /// A socket is for processes of its machine.
+    fn is_reachable(&self) -> bool {
+        match self {
+            Self::Unix(path) => Path::new(path).exists(),
+            Self::Https { .. } => true,
+        }
+    }
+
     fn parse(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("unix:") {
             return path.starts_with('/').then(|| Self::Unix(path.to_owned()));
@@ -170,10 +178,13 @@ impl LedgerClient {
                 "the leading controller takes no reports: see --advertise-address of `zoneward controller`"
             );
         };
-        LedgerAddress::parse(&address).with_context(|| {
-            let key = annotation::LEDGER_ADDRESS;
-            format!("Lease {namespace}/{name}: annotation {key}: {address:?} is not an address")
-        })
+        let key = annotation::LEDGER_ADDRESS;
+        let wrong = || format!("Lease {namespace}/{name}: annotation {key}: {address:?} is not an address");
+        let parsed: Option<Vec<LedgerAddress>> = address.split(' ').map(LedgerAddress::parse).collect();
+        let usable = parsed.with_context(wrong)?.into_iter().find(LedgerAddress::is_reachable);
+        usable.context(
+            "the leading controller takes reports on its own machine only: see --metrics-bind-address of `zoneward up`",
+        )
     }
 }
 

@@ -8,6 +8,7 @@
 
 pub mod admin_server;
 pub mod api_outage;
+pub mod authority_discovery;
 pub mod events;
 pub mod failure;
 pub mod input;
@@ -94,6 +95,13 @@ pub async fn connect_with_token(connection: &Connection, token: String, clock: &
     let mut config = config(connection).await?;
     config.auth_info = AuthInfo { token: Some(token.into()), ..AuthInfo::default() };
     build(config, clock).map(|(client, _)| client)
+}
+
+/// A client of the text of a kubeconfig, which need not be stored.
+pub async fn connect_with_kubeconfig(text: &str, clock: &Clock) -> Result<Client> {
+    let kubeconfig = Kubeconfig::from_yaml(text).context("reading the kubeconfig")?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    build(config.context("reading the kubeconfig")?, clock).map(|(client, _)| client)
 }
 
 /// A client of the kubeconfig as it is now, or of the pod's service account.

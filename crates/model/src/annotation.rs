@@ -13,6 +13,8 @@ pub const COEXIST_SERVICE_NAME: &str = "zoneward.dev/service-name";
 pub const COEXIST_CONTROLLER_NAME: &str = "zoneward.dev";
 /// [`MANAGED_BY`] of slices of `zoneward expose`, which writes their endpoints; the controller writes their hints.
 pub const EXPOSE_CONTROLLER_NAME: &str = "expose.zoneward.dev";
+/// On an EndpointSlice of `zoneward expose` on a joined machine: its node, which alone replaces the slice.
+pub const EXPOSE_NODE: &str = "zoneward.dev/expose-node";
 /// On an EndpointSlice of a headless Service.
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
 /// On a Service that another service proxy implements.

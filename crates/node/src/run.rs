@@ -36,6 +36,7 @@ use super::health::{HealthEndpoint, ProxyHealth};
 use super::metrics::{NodeMetrics, status};
 use super::node_events::EventRecorder;
 use super::node_lease::{self, ProgrammedState};
+use super::snapshot_file::{self, SnapshotFile};
 use super::sync_loop::{SyncLoop, SyncLoopParts};
 use super::traffic::{ConnectionSource, NodeTraffic, NodeTrafficSource};
 use super::{local_addresses, running_config, sysctl, traffic};
@@ -43,7 +44,7 @@ use cluster::admin_server::access::{AdminAccess, AdminAccessArgs};
 use cluster::admin_server::{self, AdminPage, AdminRoutes};
 use cluster::ledger_client::LedgerClient;
 use cluster::traffic_reporter::TrafficReporter;
-use cluster::{Connection, Informer, ObjectKind, WatchSpec, systemd};
+use cluster::{Connection, Informer, InformerEvent, ObjectKind, WatchSpec, systemd};
 
 /// Most watch events applied between two syncs.
 const EVENT_BATCH: usize = 1000;
@@ -79,6 +80,8 @@ pub struct RunOptions<'a> {
     pub controller_lease: Option<(String, String)>,
     /// Whether metrics have a series per Service.
     pub service_traffic_metrics: bool,
+    /// Keeps the watched objects for a start while the API is away.
+    pub snapshot: Option<&'a Path>,
     /// A change of this file ends the run.
     pub config_file: Option<&'a Path>,
     /// DNS of this machine, bound.
@@ -167,6 +170,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         tokio::spawn(reporter.run());
     }
     let watches = Informer::start(&options.client, options.random.clone(), watch_specs(&options.node));
+    let snapshot = options.snapshot.map(|path| SnapshotFile::new(path, WATCHED.to_vec()));
     let source = match settings.mode {
         Mode::Iptables => ConnectionSource::Conntrack,
         Mode::Ipvs => ConnectionSource::Ipvs,
@@ -191,7 +195,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         _ = terminate.recv() => Ok(RunEnd::Stopped),
         _ = interrupt.recv() => Ok(RunEnd::Stopped),
         () = reconfigured => Ok(RunEnd::Reconfigured),
-        end = run_loop(SyncLoop::new(parts), watches) => end,
+        end = run_loop(SyncLoop::new(parts), watches, snapshot, &options.clock) => end,
     };
     dns_stop.send_replace(true);
     if let Some(dns) = dns {
@@ -299,6 +303,10 @@ fn monotonic(clock: &Clock) -> BackendTime {
     Box::new(move || clock.since(start))
 }
 
+/// The kinds of [`watch_specs`].
+const WATCHED: [ObjectKind; 4] =
+    [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Node, ObjectKind::ServiceCidr];
+
 /// Semantics D1: not what another proxy serves, not headless, and of Nodes our own.
 fn watch_specs(node: &str) -> Vec<WatchSpec> {
     vec![
@@ -309,11 +317,19 @@ fn watch_specs(node: &str) -> Vec<WatchSpec> {
     ]
 }
 
-async fn run_loop(mut sync_loop: SyncLoop, mut watches: Informer) -> Result<RunEnd> {
+async fn run_loop(
+    mut sync_loop: SyncLoop,
+    mut watches: Informer,
+    mut snapshot: Option<SnapshotFile>,
+    clock: &Clock,
+) -> Result<RunEnd> {
     let mut address_changes = local_addresses::changes();
     let mut watches_addresses = true;
+    let mut replay_at = snapshot.as_ref().map(|_| clock.now() + snapshot_file::API_TIMEOUT);
     loop {
-        let wake = tokio::time::Instant::from_std(sync_loop.wake_at());
+        let due = snapshot.as_ref().and_then(SnapshotFile::due_at);
+        let wake = [Some(sync_loop.wake_at()), replay_at, due].into_iter().flatten().min();
+        let wake = tokio::time::Instant::from_std(wake.unwrap_or_else(|| clock.now()));
         tokio::select! {
             // Address changes first: they coalesce, and watch events may never pause.
             biased;
@@ -322,17 +338,53 @@ async fn run_loop(mut sync_loop: SyncLoop, mut watches: Informer) -> Result<RunE
                 sync_loop.set_local_addresses(local_addresses::local());
             }
             event = watches.next() => {
-                sync_loop.observe(event);
+                observe(&mut sync_loop, &mut snapshot, event);
                 for _ in 0..EVENT_BATCH {
                     let Some(event) = watches.ready() else { break };
-                    sync_loop.observe(event);
+                    observe(&mut sync_loop, &mut snapshot, event);
                 }
             }
             () = tokio::time::sleep_until(wake) => {}
         }
+        if let Some(snapshot) = &mut snapshot {
+            if replay_at.is_some_and(|at| at <= clock.now()) {
+                replay_at = None;
+                replay(snapshot, &mut sync_loop, clock);
+            }
+            if let Some((path, content)) = snapshot.due(clock.now(), clock.timestamp()) {
+                tokio::task::spawn_blocking(move || write_snapshot(&path, &content));
+            }
+        }
         sync_loop.work();
         // Lets the servers of this process run.
         tokio::task::yield_now().await;
+    }
+}
+
+fn observe(sync_loop: &mut SyncLoop, snapshot: &mut Option<SnapshotFile>, event: InformerEvent) {
+    if let Some(snapshot) = snapshot {
+        snapshot.observe(&event);
+    }
+    sync_loop.observe(event);
+}
+
+/// Serves the snapshot if the API has not answered.
+fn replay(snapshot: &SnapshotFile, sync_loop: &mut SyncLoop, clock: &Clock) {
+    if !snapshot.is_unheard() {
+        return;
+    }
+    let Some((saved_at, events)) = snapshot.load() else {
+        tracing::warn!("the API does not answer, and there is no snapshot: rules stay as they are");
+        return;
+    };
+    let age_seconds = clock.timestamp().duration_since(saved_at).as_secs();
+    tracing::warn!(%saved_at, age_seconds, "the API does not answer; serving the snapshot of its objects");
+    events.into_iter().for_each(|event| sync_loop.observe(event));
+}
+
+fn write_snapshot(path: &Path, content: &[u8]) {
+    if let Err(error) = snapshot_file::write(path, content) {
+        tracing::warn!(file = %path.display(), %error, "the snapshot was not written");
     }
 }
 

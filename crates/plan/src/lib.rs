@@ -19,6 +19,7 @@
 //! | whether an object is valid | [`validate`] |
 //! | whether a user may do something, and may grant it | [`rbac`] |
 //! | tokens of service accounts | [`service_account`] |
+//! | machines that join: tokens, credentials, what a node may write | [`join`] |
 //! | what the audit log records | [`audit_policy`] |
 //! | field ownership and server-side apply | [`managed_fields`] |
 //! | feature gates | [`feature_gates`] |
@@ -37,6 +38,7 @@ pub mod feature_gates;
 pub mod forward;
 pub mod gateway_api;
 pub mod hints;
+pub mod join;
 pub mod ledger;
 pub mod managed_fields;
 pub mod node_port_allocator;

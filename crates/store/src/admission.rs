@@ -8,6 +8,7 @@
 mod builtin_validation;
 mod defaulting;
 mod node_ports;
+pub(crate) mod node_restriction;
 pub(crate) mod policy;
 mod schema_validation;
 pub mod service;

@@ -14,6 +14,7 @@ mod delete;
 mod eviction;
 pub(crate) mod fairness;
 pub(crate) mod fuzzing;
+mod join;
 mod list;
 pub(crate) mod negotiation;
 mod optimistic_update;
@@ -360,6 +361,10 @@ impl Api {
                 _ => self.answer_resource(request, caller).await,
             };
         }
+        if matches!(path, RequestPath::Join) && head.method == Method::POST {
+            let _seat = self.fairness.seat(PriorityLevel::Writes, flow.as_ref()).await?;
+            return self.join(caller).await;
+        }
         if head.method != Method::GET && head.method != Method::HEAD {
             return Err(StatusError::method_not_allowed());
         }
@@ -395,6 +400,7 @@ impl Api {
                 let (content_type, bytes) = openapi::v2::document(&head.headers)?;
                 Ok(body::negotiated(content_type, bytes))
             }
+            RequestPath::Join => Err(StatusError::method_not_allowed()),
             RequestPath::Resource(_) | RequestPath::Health | RequestPath::Unknown => {
                 Err(StatusError::no_such_path())
             }
@@ -478,7 +484,8 @@ impl Api {
         let warnings = write::decode_strictly(&context, None, &mut decoded)?;
         let authenticate = |token: &str, audiences: &[String]| {
             let now = request.now.as_second();
-            self.authenticator.authenticate(&self.engine, token, audiences, now)
+            let found = self.authenticator.authenticate(&self.engine, token, audiences, now);
+            found.map_err(|error| error.to_string())
         };
         let review = {
             let context = ReviewContext {

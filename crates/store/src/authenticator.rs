@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use plan::join::{self, JoinToken, NodeIdentity, StoredToken};
 use plan::rbac::UserInfo;
 use plan::service_account::{LiveObject, TokenConfig, TokenPlan, check_claims};
 use rcgen::PublicKeyData;
@@ -28,7 +29,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::api::Api;
-use crate::credentials::{Credentials, write_private};
+use crate::credentials::{Credentials, constant_time_eq, write_private};
 use crate::engine::Engine;
 use crate::kinds;
 use crate::meta;
@@ -56,6 +57,16 @@ pub(crate) struct Authenticator {
     credentials: OnceLock<Arc<Credentials>>,
     config: TokenConfig,
     verified: Mutex<VerifiedTokens>,
+}
+
+/// Why a token is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AuthenticationError {
+    #[error("{0}")]
+    Invalid(String),
+    /// It was valid: its holder is told why it is not any more.
+    #[error("{0}")]
+    Ended(String),
 }
 
 /// A key pair and its public parts.
@@ -189,10 +200,19 @@ impl Authenticator {
 
     /// Signs a token.
     pub(crate) fn sign(&self, plan: &TokenPlan, id: &str, now: i64) -> io::Result<String> {
+        self.sign_claims(&plan.claims(&self.config.issuer, id, now))
+    }
+
+    /// Signs the credential of a node.
+    pub(crate) fn sign_node(&self, node: &NodeIdentity, id: &str, now: i64) -> io::Result<String> {
+        self.sign_claims(&node.claims(&self.config.issuer, &self.config.api_audiences, id, now))
+    }
+
+    fn sign_claims(&self, claims: &Value) -> io::Result<String> {
         let key = self.signing_key()?;
         let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let header = part(&json!({"alg": "ES256", "kid": key.id}));
-        let signed = format!("{header}.{}", part(&plan.claims(&self.config.issuer, id, now)));
+        let signed = format!("{header}.{}", part(claims));
         let signature = key
             .pair
             .sign(&SystemRandom::new(), signed.as_bytes())
@@ -207,19 +227,33 @@ impl Authenticator {
         token: &str,
         audiences: &[String],
         now: i64,
-    ) -> Result<(UserInfo, Vec<String>), String> {
+    ) -> Result<(UserInfo, Vec<String>), AuthenticationError> {
         let accepted = if audiences.is_empty() { &self.config.api_audiences } else { audiences };
-        if let Some(user) = self.credentials.get().and_then(|credentials| credentials.by_token(token)) {
+        let for_api = |user: UserInfo| {
             let api = &self.config.api_audiences;
             let shared: Vec<String> = accepted.iter().filter(|item| api.contains(item)).cloned().collect();
-            return match shared.is_empty() {
-                true => Err("the token is valid for the API only".to_owned()),
-                false => Ok((UserInfo::clone(&user.user), shared)),
-            };
+            match shared.is_empty() {
+                true => Err(AuthenticationError::Invalid("the token is valid for the API only".to_owned())),
+                false => Ok((user, shared)),
+            }
+        };
+        if let Some(user) = self.credentials.get().and_then(|credentials| credentials.by_token(token)) {
+            return for_api(UserInfo::clone(&user.user));
         }
-        let claims = self.verify(token).ok_or("the token is not valid")?;
+        if let Some(token) = JoinToken::parse(token) {
+            return check_join_token(engine, &token, now).and_then(for_api);
+        }
+        let invalid = || AuthenticationError::Invalid("the token is not valid".to_owned());
+        let claims = self.verify(token).ok_or_else(invalid)?;
         let find = |kind: &str, namespace: &str, name: &str| find_object(engine, kind, namespace, name);
-        check_claims(&claims, &self.config.issuer, accepted, now, &find)
+        let issuer = &self.config.issuer;
+        match join::is_node_credential(&claims) {
+            true => join::check_node_claims(&claims, issuer, accepted, now, &find)
+                .map_err(AuthenticationError::Ended),
+            false => {
+                check_claims(&claims, issuer, accepted, now, &find).map_err(AuthenticationError::Invalid)
+            }
+        }
     }
 
     /// The claims of a token with a valid signature.
@@ -310,6 +344,34 @@ impl SigningKey {
         let id = URL_SAFE_NO_PAD.encode(hash.as_ref());
         Some(Self { pair, id, created })
     }
+}
+
+/// The user of a token to join with. One that was used is not stored any more.
+fn check_join_token(engine: &Engine, token: &JoinToken, now: i64) -> Result<UserInfo, AuthenticationError> {
+    let invalid = || AuthenticationError::Invalid("the token is not valid".to_owned());
+    let secrets = kinds::named("Secret").ok_or_else(invalid)?;
+    let key = key(secrets, join::NAMESPACE, &join::secret_name(&token.id));
+    let stored = engine.get_cached(&key).ok().flatten().ok_or_else(invalid)?;
+    let secret: Value = serde_json::from_slice(&stored.json).map_err(|_| invalid())?;
+    let stored = stored_token(&secret).ok_or_else(invalid)?;
+    if !constant_time_eq(stored.hash.as_bytes(), sha256(token.secret.as_bytes()).as_bytes()) {
+        return Err(invalid());
+    }
+    if stored.is_expired(now) {
+        return Err(AuthenticationError::Ended(format!("the token {} has expired", token.id)));
+    }
+    Ok(join::bootstrap_user(&token.id))
+}
+
+/// The token of a Secret.
+pub(crate) fn stored_token(secret: &Value) -> Option<StoredToken> {
+    StoredToken::of_secret(secret, |data| STANDARD.decode(data).ok())
+}
+
+/// SHA-256 in hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
+    let hash = digest::digest(&digest::SHA256, bytes);
+    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// When the key of a file was created.

@@ -33,7 +33,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
 
 use crate::api::Caller;
-pub use authority::{Authority, IssuedCertificate, set_validity};
+pub use authority::{Authority, IssuedCertificate, public_key_hash, set_validity};
 use authority::{ServerCertificate, VALIDITY_DAYS, key_at, not_after};
 use plan::rbac::AUTHENTICATED;
 
@@ -243,6 +243,21 @@ fn expiry(pem: &str) -> io::Result<Timestamp> {
     not_after(&parse(pem)?).ok_or_else(|| io::Error::other("a certificate has no end of its validity"))
 }
 
+/// The hash of the public key of a certificate in PEM; see [`public_key_hash`].
+pub fn certificate_hash(pem: &[u8]) -> io::Result<String> {
+    let certificate = CertificateDer::from_pem_slice(pem).map_err(io::Error::other)?;
+    public_key_hash(&certificate).ok_or_else(|| io::Error::other("a certificate has no public key"))
+}
+
+/// A certificate in PEM.
+pub fn certificate_pem(der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    // Base64 is ASCII, so every chunk is text.
+    let lines: Vec<&str> =
+        text.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
 /// Whether a certificate is for a key: it contains its public key.
 fn has_key(pem: &str, key: &rcgen::KeyPair) -> io::Result<bool> {
     let public = key.public_key_raw();
@@ -265,7 +280,7 @@ fn optional(path: &Path) -> io::Result<Option<String>> {
 }
 
 /// Compares in constant time.
-fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
+pub(crate) fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |wrong, (a, b)| wrong | (a ^ b)) == 0
 }
 

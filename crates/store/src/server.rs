@@ -11,6 +11,7 @@
 //! ```
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -23,11 +24,12 @@ use ::listener::fair_connections::RequestInFlight;
 use ::listener::{ConnectionOwner, ConnectionPlace, HandshakeTurns};
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use plan::join::NodeIdentity;
 use plan::rbac::{self, UserInfo};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -39,7 +41,10 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use crate::api::body::TruncatedBody;
 use crate::api::fairness::{DRAIN_TIMEOUT, is_exempt};
 use crate::api::{Api, Caller, ResponseBody, body};
+use crate::authenticator::{AuthenticationError, find_object};
 use crate::credentials::Credentials;
+use crate::engine::ResourceId;
+use crate::kinds;
 use crate::status::StatusError;
 
 /// Time of a new connection for the TLS handshake and its first authenticated request.
@@ -115,11 +120,13 @@ impl ApiServer {
             let (server, acceptor) = (self.clone(), acceptor.clone());
             async move {
                 let client = Arc::new(ClientConnection::new(place));
+                let server_api = server.api.clone();
                 let connection = server.serve_tls_connection(stream, peer, &acceptor, client.clone());
                 tokio::select! {
                     biased;
                     () = connection => {}
                     () = client.authentication_timeout() => {}
+                    () = client.revocation(&server_api) => {}
                 }
             }
         };
@@ -221,11 +228,11 @@ impl ApiServer {
         client: &ClientConnection,
     ) -> Response<ResponseBody> {
         match self.authenticate(request.headers(), caller, client.certificate.get()) {
-            Some(caller) => {
+            Ok(caller) => {
                 client.authenticated(&caller, &self.api);
                 self.api.serve(request, &caller).await
             }
-            None => {
+            Err(why) => {
                 if self.api.has_audit() {
                     let now = self.api.clock().now();
                     let mut bucket = self.unauthenticated.lock().unwrap_or_else(PoisonError::into_inner);
@@ -235,7 +242,7 @@ impl ApiServer {
                     let request = request.into_parts().0;
                     self.api.audit_unauthenticated(&request, caller, has_certificate, is_recorded);
                 }
-                body::error(&StatusError::unauthorized())
+                body::error(&why)
             }
         }
     }
@@ -247,29 +254,35 @@ impl ApiServer {
         headers: &HeaderMap,
         caller: &'a Caller,
         certificate: Option<&CertificateDer<'_>>,
-    ) -> Option<Cow<'a, Caller>> {
+    ) -> Result<Cow<'a, Caller>, StatusError> {
         let Some(value) = headers.get(AUTHORIZATION) else {
             if let Some(certificate) = certificate {
-                let user = self.credentials.by_certificate(certificate)?.user;
-                return Some(Cow::Owned(Caller { user, ..caller.clone() }));
+                let known = self.credentials.by_certificate(certificate);
+                let user = known.ok_or_else(StatusError::unauthorized)?.user;
+                return Ok(Cow::Owned(Caller { user, ..caller.clone() }));
             }
             let is_known = !caller.user.name.is_empty();
             return match is_known {
-                true => Some(Cow::Borrowed(caller)),
-                false if self.anonymous => Some(Cow::Owned(caller.with_user(UserInfo::anonymous()))),
-                false => None,
+                true => Ok(Cow::Borrowed(caller)),
+                false if self.anonymous => Ok(Cow::Owned(caller.with_user(UserInfo::anonymous()))),
+                false => Err(StatusError::unauthorized()),
             };
         };
-        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
-        let token = token.trim();
-        // A token file that was emptied by hand lets no request in.
-        if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
-            return None;
-        }
+        let token = bearer(value).ok_or_else(StatusError::unauthorized)?;
         let now = self.api.clock().timestamp().as_second();
-        let found = self.api.authenticator().authenticate(self.api.engine(), token, &[], now).ok()?;
-        Some(Cow::Owned(caller.with_user(found.0)))
+        match self.api.authenticator().authenticate(self.api.engine(), token, &[], now) {
+            Ok((user, _)) => Ok(Cow::Owned(caller.with_user(user))),
+            Err(AuthenticationError::Ended(why)) => Err(StatusError::credentials_ended(&why)),
+            Err(AuthenticationError::Invalid(_)) => Err(StatusError::unauthorized()),
+        }
     }
+}
+
+/// The token of the header; `None` for another scheme. A token file that was emptied by hand lets no request in.
+fn bearer(value: &HeaderValue) -> Option<&str> {
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
 /// An open connection, and whether a request of it was authenticated.
@@ -280,15 +293,21 @@ struct ClientConnection {
     is_authenticated: Notify,
     /// What the handshake verified.
     certificate: OnceLock<CertificateDer<'static>>,
+    /// Nodes whose credentials came by this connection.
+    nodes: watch::Sender<BTreeSet<NodeIdentity>>,
 }
 
 impl ClientConnection {
     fn new(place: ConnectionPlace) -> Self {
-        let (user, certificate) = (OnceLock::new(), OnceLock::new());
-        Self { place, user, is_authenticated: Notify::new(), certificate }
+        let (user, certificate, nodes) = (OnceLock::new(), OnceLock::new(), watch::Sender::default());
+        Self { place, user, is_authenticated: Notify::new(), certificate, nodes }
     }
 
     fn authenticated(&self, caller: &Caller, api: &Api) {
+        // Without a uid it is no credential of ours.
+        if let Some(node) = NodeIdentity::of(&caller.user).filter(|node| !node.uid.is_empty()) {
+            self.nodes.send_if_modified(|nodes| nodes.insert(node));
+        }
         if self.user.set(()).is_err() {
             return;
         }
@@ -298,6 +317,30 @@ impl ClientConnection {
             self.place.move_to(&api.fairness().reserved, owner);
         } else if caller.user.name != rbac::ANONYMOUS {
             self.place.assign(owner);
+        }
+    }
+
+    /// Ends when a node whose credential came by this connection is deleted: its watches end, and its next request is
+    /// refused.
+    async fn revocation(&self, api: &Api) {
+        let mut nodes = self.nodes.subscribe();
+        if nodes.wait_for(|nodes| !nodes.is_empty()).await.is_err() {
+            return;
+        }
+        let engine = api.engine();
+        let Some(kind) = kinds::named("Node") else { return };
+        // From the current revision, before the first look: no deletion is missed.
+        let Ok(mut deletions) = engine.watch(ResourceId(kind.id), None, engine.revision()) else { return };
+        let find = |kind: &str, namespace: &str, name: &str| find_object(engine, kind, namespace, name);
+        loop {
+            if nodes.borrow_and_update().iter().any(|node| !node.is_live(&find)) {
+                return;
+            }
+            tokio::select! {
+                biased;
+                changed = nodes.changed() => if changed.is_err() { return },
+                events = deletions.events() => if events.is_err() { return },
+            }
         }
     }
 

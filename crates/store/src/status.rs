@@ -66,6 +66,11 @@ impl StatusError {
         Self::new(401, "Unauthorized", "Unauthorized: use the kubeconfig that `zoneward up` wrote")
     }
 
+    /// 401 for credentials that were valid, and why they are not any more.
+    pub fn credentials_ended(why: &str) -> Self {
+        Self::new(401, "Unauthorized", format!("Unauthorized: {why}"))
+    }
+
     /// 403: the caller is not authorized.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(403, "Forbidden", message)

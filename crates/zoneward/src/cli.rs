@@ -191,6 +191,22 @@ Examples:
   zoneward expose web --port 80 --to '[fd00::7]:8080@zone-a' --traffic-distribution PreferSameZone --dry-run
   zoneward expose web --port 80 --remove")]
     Expose(crate::commands::expose::Expose),
+    /// Create, list and delete tokens by which other machines join the embedded API
+    #[command(subcommand, arg_required_else_help = true)]
+    Token(crate::commands::token::TokenCommand),
+    /// Join the embedded API of another machine, and run the node proxy
+    ///
+    /// The certificate authority is verified by its hash, and the token is exchanged for a credential of this machine's
+    /// Node, which is stored in the data directory and renewed in time. A restart needs no token. The credential may read
+    /// what a node proxy reads, and write the Node, Lease, Events, traffic report and exposed endpoints of this machine.
+    /// It ends when the Node is deleted. The node proxy runs as a child process and requires NET_ADMIN; rules stay in
+    /// place when this command ends.
+    #[command(after_help = "\
+Examples:
+  zoneward join https://box-1:6443 --token abcdef.0123456789abcdef --ca-hash sha256:... --data-dir /var/lib/zoneward
+  zoneward join --data-dir /var/lib/zoneward --zone zone-b
+  zoneward expose web --port 80 --to 10.0.0.7:8080 --kubeconfig /var/lib/zoneward/kubeconfig")]
+    Join(crate::commands::join::Join),
     /// Run and configure the L7 mesh: gateways, sidecars and Envoy
     #[command(subcommand, arg_required_else_help = true)]
     Mesh(crate::commands::mesh::MeshCommand),

@@ -7,6 +7,7 @@ mod controller;
 mod dashboard;
 pub mod drain_zone;
 pub mod expose;
+pub mod join;
 mod loopback;
 mod man;
 pub mod mesh;
@@ -19,6 +20,7 @@ pub mod simulate;
 pub mod status;
 mod store;
 pub mod sysdump;
+pub mod token;
 mod trace;
 mod up;
 mod version;
@@ -57,6 +59,8 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::DrainZone(args) => drain_zone::drain(&args),
         Command::UndrainZone(args) => drain_zone::undrain(&args),
         Command::Expose(args) => expose::run(&args),
+        Command::Token(command) => token::run(&command),
+        Command::Join(args) => join::run(&args),
         Command::Mesh(command) => mesh::run(&command),
         Command::Migrate(command) => migrate::run(command),
         Command::Preflight(args) => preflight::run(&args),

@@ -81,6 +81,11 @@ fn get_started_does_what_it_says() {
 }
 
 #[test]
+fn several_machines_does_what_it_says() {
+    assert!(run("docs/get-started/several-machines.md") >= 12);
+}
+
+#[test]
 fn choosing_does_what_it_says() {
     assert!(run("docs/guide/choosing.md") >= 3);
 }

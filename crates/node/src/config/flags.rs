@@ -42,6 +42,9 @@ pub struct NodeFlags {
     /// URL of the API server; overrides that of the kubeconfig
     #[arg(long, value_name = "URL")]
     pub master: Option<String>,
+    /// File for a copy of the watched objects, to start with if the API does not answer within 10 s
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
     /// Namespace of the Lease in which this node reports what is programmed; empty disables it
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
     pub lease_namespace: String,

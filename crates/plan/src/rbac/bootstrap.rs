@@ -6,6 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{GROUP, PolicyRule, uncovered};
+use crate::join;
 
 /// Whether an object is brought up to date at start.
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
@@ -321,6 +322,8 @@ fn plain_roles() -> Vec<(&'static str, Vec<Value>)> {
             "zoneward:reader",
             vec![rule(READ, &[""], READER_CORE), rule(READ, READER_GROUPS, &["*"]), reader_urls()],
         ),
+        ("zoneward:join", vec![urls(&["post"], &[join::PATH])]),
+        ("zoneward:joined-node", joined_node()),
         ("zoneward:node", zoneward_node()),
         ("zoneward:controller", zoneward_controller()),
         ("zoneward:mesh", zoneward_mesh()),
@@ -367,6 +370,24 @@ fn zoneward_node() -> Vec<Value> {
         rule(&["list", "watch"], &["networking.k8s.io"], &["servicecidrs"]),
         rule(&["create", "get", "patch", "update"], &["coordination.k8s.io"], &["leases"]),
         events(),
+    ]
+}
+
+/// What `zoneward join` and `zoneward expose` need on a joined machine. Which objects it may write is decided by
+/// [`join::check_node_write`].
+fn joined_node() -> Vec<Value> {
+    vec![
+        rule(READ, &[""], &["namespaces", "nodes", "services"]),
+        rule(&["patch", "update"], &[""], &["nodes", "nodes/status"]),
+        rule(
+            &[READ, &["create", "delete", "patch", "update"]].concat(),
+            &["discovery.k8s.io"],
+            &["endpointslices"],
+        ),
+        rule(&["list", "watch"], &["networking.k8s.io"], &["servicecidrs"]),
+        rule(&["create", "get", "patch", "update"], &["coordination.k8s.io"], &["leases"]),
+        events(),
+        urls(&["post"], &["/ledger"]),
     ]
 }
 
@@ -418,6 +439,8 @@ const BINDINGS: &[(&str, &[(&str, &str)])] = &[
     ("system:kube-controller-manager", &[("User", "system:kube-controller-manager")]),
     ("system:node", &[]),
     ("zoneward:reader", &[("Group", "zoneward:readers")]),
+    ("zoneward:join", &[("Group", join::BOOTSTRAPPERS), ("Group", join::NODES)]),
+    ("zoneward:joined-node", &[("Group", join::NODES)]),
     ("zoneward:node", &[("Group", "zoneward:nodes")]),
     ("zoneward:controller", &[("Group", "zoneward:controllers")]),
     ("zoneward:mesh", &[("Group", "zoneward:proxies")]),

@@ -16,6 +16,7 @@ use std::rc::Rc;
 use plan::rbac::UserInfo;
 use serde_json::{Value, json};
 
+use super::node_restriction;
 use crate::engine::{Bytes, StoreKey, StoredObject};
 use crate::kinds::{self, ResourceKind};
 use crate::meta;
@@ -66,7 +67,7 @@ pub struct AdmissionAttributes<'a> {
 }
 
 impl AdmissionAttributes<'_> {
-    fn any(&self) -> &Value {
+    pub(super) fn any(&self) -> &Value {
         if self.object.is_null() { self.old } else { self.object }
     }
 }
@@ -111,11 +112,12 @@ pub fn exist(objects: &ObjectTxn<'_, '_>, kind: &ResourceKind) -> Result<bool, S
     Ok(kind.group != policies().group && !objects.stored(bindings())?.is_empty())
 }
 
-/// Evaluates all policies for a write; returns warnings.
+/// Evaluates the rules for nodes and all policies for a write; returns warnings.
 pub fn check(
     objects: &ObjectTxn<'_, '_>,
     attempt: &AdmissionAttributes<'_>,
 ) -> Result<Vec<String>, StatusError> {
+    node_restriction::check(objects, attempt)?;
     let mut warnings = Vec::new();
     let mut scope = None;
     // As in Kubernetes, policies do not apply to policies.

@@ -18,6 +18,8 @@ pub(crate) enum RequestPath<'a> {
     OpenIdConfiguration,
     /// `/openid/v1/jwks`.
     SigningKeys,
+    /// `/join`.
+    Join,
     /// `/version`.
     Version,
     /// Discovery: `api`, `apis`, `apis/GROUP`, `api/v1`, `apis/GROUP/VERSION`.
@@ -78,6 +80,7 @@ pub(super) fn parse(path: &str) -> Result<RequestPath<'_>, StatusError> {
         ["backup"] => Ok(RequestPath::Backup),
         [".well-known", "openid-configuration"] => Ok(RequestPath::OpenIdConfiguration),
         ["openid", "v1", "jwks"] => Ok(RequestPath::SigningKeys),
+        ["join"] => Ok(RequestPath::Join),
         ["version"] => Ok(RequestPath::Version),
         ["openapi", "v2"] => Ok(RequestPath::OpenApiV2),
         ["openapi", "v3"] => Ok(RequestPath::OpenApi("")),

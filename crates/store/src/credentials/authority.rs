@@ -207,8 +207,8 @@ pub(super) fn key_at(path: &Path) -> io::Result<KeyPair> {
     KeyPair::from_pem(&pem).map_err(unreadable)
 }
 
-/// The end of a certificate's validity (RFC 5280, section 4.1).
-pub(super) fn not_after(certificate: &[u8]) -> Option<Timestamp> {
+/// The fields of a certificate from its validity on (RFC 5280, section 4.1).
+fn from_validity(certificate: &[u8]) -> Option<&[u8]> {
     let (_, certificate, _) = element(certificate)?;
     let (_, mut fields, _) = element(certificate)?;
     // The version is optional; then serial number, signature algorithm and issuer.
@@ -219,7 +219,22 @@ pub(super) fn not_after(certificate: &[u8]) -> Option<Timestamp> {
     for _ in 0..3 {
         (_, _, fields) = element(fields)?;
     }
-    let (_, validity, _) = element(fields)?;
+    Some(fields)
+}
+
+/// The hash of a certificate's public key, as kubeadm's `--discovery-token-ca-cert-hash`: `sha256:` and the SHA-256 of
+/// its SubjectPublicKeyInfo.
+pub fn public_key_hash(certificate: &[u8]) -> Option<String> {
+    let (_, _, subject) = element(from_validity(certificate)?)?;
+    let (_, _, key) = element(subject)?;
+    let (_, _, rest) = element(key)?;
+    let key = key.get(..key.len() - rest.len())?;
+    Some(format!("sha256:{}", crate::authenticator::sha256(key)))
+}
+
+/// The end of a certificate's validity.
+pub(super) fn not_after(certificate: &[u8]) -> Option<Timestamp> {
+    let (_, validity, _) = element(from_validity(certificate)?)?;
     let (_, _, validity) = element(validity)?;
     let (tag, time, _) = element(validity)?;
     let digits = std::str::from_utf8(time).ok()?.strip_suffix('Z')?;

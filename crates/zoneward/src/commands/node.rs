@@ -64,6 +64,7 @@ pub fn run(args: &NodeFlags) -> Result<bool> {
             service_traffic_metrics: args.service_traffic_metrics,
             dns: DnsServer::bind(&args.dns).await?,
             config_file: args.config.as_deref(),
+            snapshot: args.snapshot.as_deref(),
             access: &args.access,
             notices,
         };

@@ -5,7 +5,7 @@
 //! stop:  node proxy (its rules stay), L7 proxies (drained) -> controllers -> leader lease released -> API
 //! ```
 
-mod machine;
+pub(super) mod machine;
 mod mesh;
 mod proxy_api;
 
@@ -43,10 +43,12 @@ use crate::cli;
 use ::mesh::route_status::{self, ObservedGateways};
 use ::node::dns::{DnsContext, DnsServer};
 use cluster::Connection;
+use cluster::admin_server::access::AdminAccess;
 use cluster::admin_server::controller_health::{self, ApiHealth};
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::leader_election::election::ElectionTiming;
 use cluster::leader_election::{LeaderElectionConfig, LeaderElector, LedgerAddressSource, while_leading};
+use cluster::ledger_client;
 use cluster::log;
 use cluster::log::LogFormat;
 use cluster::signals::Signals;
@@ -174,6 +176,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         };
         server.start(context, &mut registry, dns_stopped)
     });
+    let access = args.access.access(overseers.local_addr()?, Some(client.clone()), &clock)?;
     let mut controllers = None;
     if !args.no_controllers {
         let status = StatusListener::bind(&args.status).await?;
@@ -194,7 +197,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
             &clock,
             random,
             &mut registry,
-            &ledger,
+            (&ledger, remote_ledger(overseers.local_addr()?, listen, access.clone())),
         );
         controllers = Some(started);
     }
@@ -203,7 +206,6 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     if let Some(controllers) = &controllers {
         ready = controllers.check(ready);
     }
-    let access = args.access.access(overseers.local_addr()?, Some(client.clone()), &clock)?;
     let registry = Arc::new(registry);
     let metrics = registry.clone();
     api.serve_metrics(Box::new(move |accept| {
@@ -216,7 +218,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         tokio::spawn(admin_server::serve_unix(socket(&ledger_socket(args))?, reports, stopped.clone()));
     let overseen = tokio::spawn(admin_server::serve(overseers, routes, stopped));
     if !args.no_node {
-        machine::register(client.clone(), args.zone.as_deref()).await?;
+        machine::register(client.clone(), &machine::name()?, args.zone.as_deref(), "up").await?;
     }
     let (node_stop, node_stopped) = watch::channel(false);
     let node = match args.no_node {
@@ -332,7 +334,7 @@ fn node_proxy(args: &cli::Up) -> Result<ChildProgram> {
 }
 
 /// Fails early instead of letting the child process fail repeatedly.
-fn check_rights() -> Result<()> {
+pub(super) fn check_rights() -> Result<()> {
     let status = fs::read_to_string("/proc/self/status").context("reading capabilities")?;
     if !has_net_admin(&status) {
         bail!("the node proxy requires NET_ADMIN: run as root, or disable it with --no-node");
@@ -354,6 +356,18 @@ fn ledger_socket(args: &cli::Up) -> PathBuf {
     folder.join("ledger.sock")
 }
 
+/// Where joined machines report their traffic: `--metrics-bind-address`, if it can be reached from them.
+fn remote_ledger(
+    overseers: SocketAddr,
+    listen: SocketAddr,
+    access: Option<Arc<AdminAccess>>,
+) -> Option<LedgerAddressSource> {
+    let is_specific = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_loopback();
+    let ip = [overseers.ip(), listen.ip()].into_iter().find(is_specific)?;
+    let (host, access) = (SocketAddr::new(ip, overseers.port()), access?);
+    Some(LedgerAddressSource::new(move || ledger_client::https_address(host, &access.certificate_digest())))
+}
+
 /// The controllers, in this process.
 struct Controllers {
     stop: watch::Sender<bool>,
@@ -371,7 +385,7 @@ impl Controllers {
         clock: &Clock,
         mut random: Random,
         registry: &mut Registry,
-        ledger: &SharedLedger,
+        (ledger, remote_ledger): (&SharedLedger, Option<LedgerAddressSource>),
     ) -> Self {
         let (stop, stopped) = watch::channel(false);
         // `zoneward controller` may run against this API as well: one of them leads.
@@ -385,7 +399,12 @@ impl Controllers {
             random: random.split(),
             ledger_address: {
                 let address = format!("unix:{}", ledger_socket(args).display());
-                LedgerAddressSource::new(move || address.clone())
+                LedgerAddressSource::new(move || {
+                    match remote_ledger.as_ref().and_then(|remote| remote.current()) {
+                        Some(remote) => format!("{address} {remote}"),
+                        None => address.clone(),
+                    }
+                })
             },
         };
         let name = election.name.clone();

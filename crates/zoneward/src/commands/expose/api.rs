@@ -7,7 +7,7 @@ use model::{Interner, Snapshot, annotation, parse};
 use serde_json::{Value, json};
 
 use super::spec::ExposeSpec;
-use super::writes::{ExistingObjects, PlannedWrite, PlannedWrites, WriteAction};
+use super::writes::{ExistingObjects, ExposingNode, PlannedWrite, PlannedWrites, WriteAction};
 use cluster::ObjectKind;
 
 /// Page size of lists.
@@ -40,7 +40,27 @@ pub async fn find(client: &Client, spec: &ExposeSpec) -> Result<ExistingObjects>
     if let Some(namespace) = namespaces.get_opt(&spec.namespace).await.context("reading the namespace")? {
         note(&mut snapshot, &value(namespace, ObjectKind::Namespace)?);
     }
-    Ok(ExistingObjects { service, slices, snapshot })
+    let node = exposing_node(client).await?;
+    Ok(ExistingObjects { service, slices, snapshot, node })
+}
+
+/// The Node whose credential this is; `None` for other users.
+async fn exposing_node(client: &Client) -> Result<Option<ExposingNode>> {
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    let request = http::Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews")
+        .header("content-type", "application/json")
+        .body(review.to_string().into_bytes())?;
+    // A cluster that refuses it has no joined machines.
+    let Ok(review) = client.request::<Value>(request).await else { return Ok(None) };
+    let user = &review["status"]["userInfo"];
+    let Some(name) = user["username"].as_str().and_then(|name| name.strip_prefix("system:node:")) else {
+        return Ok(None);
+    };
+    let nodes: Api<DynamicObject> = Api::all_with(client.clone(), &ObjectKind::Node.resource());
+    let node = nodes.get(name).await.with_context(|| format!("reading Node {name}"))?;
+    let zone = node.metadata.labels.and_then(|mut labels| labels.remove(annotation::ZONE));
+    let uid = node.metadata.uid.unwrap_or_default();
+    Ok(Some(ExposingNode { name: name.to_owned(), uid, zone }))
 }
 
 fn note(snapshot: &mut Snapshot, object: &Value) {
@@ -73,7 +93,11 @@ pub async fn write(client: &Client, spec: &ExposeSpec, writes: &mut PlannedWrite
             "apiVersion": "v1", "kind": "Service", "name": spec.name, "uid": service.object["metadata"]["uid"],
             "controller": true, "blockOwnerDeletion": true,
         }]);
-        for slice in writes.slices.iter_mut().filter(|slice| slice.action == WriteAction::Create) {
+        let is_ownerless = |slice: &&mut PlannedWrite| {
+            slice.action == WriteAction::Create
+                && slice.object["metadata"]["ownerReferences"][0]["kind"] != "Node"
+        };
+        for slice in writes.slices.iter_mut().filter(is_ownerless) {
             slice.object["metadata"]["ownerReferences"] = owner.clone();
         }
     }

@@ -35,6 +35,37 @@ pub struct ExistingObjects {
     pub slices: Vec<Value>,
     /// Nodes and the Namespace.
     pub snapshot: Snapshot,
+    /// Set on a joined machine, which writes slices of its own beside those of others.
+    pub node: Option<ExposingNode>,
+}
+
+/// The Node of a joined machine.
+#[derive(Clone, Debug)]
+pub struct ExposingNode {
+    pub name: String,
+    pub uid: String,
+    pub zone: Option<String>,
+}
+
+impl ExposingNode {
+    /// Makes endpoints those of this node: in its zone, unless another one was given.
+    fn claim(&self, content: &mut SliceContent) {
+        for endpoint in &mut content.endpoints {
+            endpoint.node = Some(Name::new(&self.name));
+            endpoint.zone = endpoint.zone.take().or_else(|| self.zone.as_deref().map(Name::new));
+        }
+        let own = (Name::new(annotation::EXPOSE_NODE), Name::new(&self.name));
+        let pairs = content.labels.iter().map(|(key, value)| (key.clone(), value.clone()));
+        content.labels = Labels::from_pairs(pairs.chain([own]).collect());
+    }
+
+    /// The slice ends with the Node: a machine that is not trusted any more has no endpoints.
+    fn own(&self, slice: &mut Value) {
+        slice["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "v1", "kind": "Node", "name": self.name, "uid": self.uid,
+            "controller": true, "blockOwnerDeletion": true,
+        }]);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +149,12 @@ fn is_managed(slice: &Value) -> bool {
     label(slice, annotation::MANAGED_BY) == Some(MANAGER)
 }
 
+/// Whether this command replaces a slice: that of its own node, or one of no node.
+fn is_own(slice: &Value, existing: &ExistingObjects) -> bool {
+    let node = existing.node.as_ref().map(|node| node.name.as_str());
+    is_managed(slice) && label(slice, annotation::EXPOSE_NODE) == node
+}
+
 fn port_label(spec: &ExposeSpec) -> Option<String> {
     let port = spec.port.as_ref()?;
     Some(format!("{}-{}", port.number, spec.protocol.as_str().to_lowercase()))
@@ -131,14 +168,14 @@ pub fn put(spec: &ExposeSpec, existing: &ExistingObjects) -> Result<PlannedWrite
     let stored: BTreeMap<&str, &Value> = existing
         .slices
         .iter()
-        .filter(|slice| is_managed(slice))
+        .filter(|slice| is_own(slice, existing))
         .filter_map(|slice| Some((slice["metadata"]["name"].as_str()?, slice)))
         .collect();
     let mut writes = PlannedWrites::default();
     let same_distribution =
         existing.service.as_ref().is_some_and(|stored| distribution(stored) == distribution(&service));
     for (name, mut content) in desired_slices(spec, &parsed, existing, &mut writes.notices)? {
-        let object = match stored.get(name.as_str()) {
+        let mut object = match stored.get(name.as_str()) {
             Some(stored) => {
                 if same_distribution {
                     keep_hints(&mut content, stored);
@@ -149,6 +186,7 @@ pub fn put(spec: &ExposeSpec, existing: &ExistingObjects) -> Result<PlannedWrite
             }
             None => new_slice(&name, &parsed, &content),
         };
+        existing.node.iter().for_each(|node| node.own(&mut object));
         writes.slices.push(PlannedWrite::new(stored.get(name.as_str()).copied(), object));
     }
     let wanted = port_label(spec);
@@ -158,9 +196,22 @@ pub fn put(spec: &ExposeSpec, existing: &ExistingObjects) -> Result<PlannedWrite
         .filter(|(name, slice)| of_port(slice) && !writes.slices.iter().any(|write| write.name() == **name));
     writes.deletes = removed.map(|(name, _)| ("EndpointSlice", (*name).to_owned())).collect();
     writes.service = Some(PlannedWrite::new(existing.service.as_ref(), service));
+    check_node_rights(spec, existing, &writes)?;
     let written = writes.service.iter().chain(&writes.slices).filter(|c| c.action != WriteAction::Keep);
     writes.violations = written.flat_map(|write| validate(&write.object)).collect();
     Ok(writes)
+}
+
+/// A joined machine writes its endpoints, and no Service.
+fn check_node_rights(spec: &ExposeSpec, existing: &ExistingObjects, writes: &PlannedWrites) -> Result<()> {
+    let changes = writes.service.as_ref().is_some_and(|service| service.action != WriteAction::Keep);
+    let Some(node) = existing.node.as_ref().filter(|_| changes) else { return Ok(()) };
+    let (namespace, name, node) = (&spec.namespace, &spec.name, &node.name);
+    let port = spec.port.as_ref().map(|port| port.number).unwrap_or_default();
+    bail!(
+        "Service {namespace}/{name} without a selector and with port {port} has to exist, because node {node} may not write \
+         Services: create or change it as an administrator, on the machine of the API, and repeat this command"
+    )
 }
 
 /// Removes the endpoints of a port, or of all ports; and the Service, if this command created it and none are left.
@@ -168,12 +219,14 @@ pub fn remove(spec: &ExposeSpec, existing: &ExistingObjects) -> Result<PlannedWr
     let mut writes = PlannedWrites::default();
     let Some(service) = &existing.service else { return Ok(writes) };
     let wanted = port_label(spec);
-    let goes = |slice: &&Value| wanted.is_none() || label(slice, PORT_LABEL) == wanted.as_deref();
+    let goes = |slice: &&Value| {
+        is_own(slice, existing) && (wanted.is_none() || label(slice, PORT_LABEL) == wanted.as_deref())
+    };
     let (gone, left): (Vec<&Value>, Vec<&Value>) =
         existing.slices.iter().filter(|s| is_managed(s)).partition(goes);
     let name = |slice: &&Value| slice["metadata"]["name"].as_str().map(str::to_owned);
     writes.deletes = gone.iter().filter_map(name).map(|name| ("EndpointSlice", name)).collect();
-    if label(service, CREATED_BY_LABEL) != Some(CREATED_BY) {
+    if existing.node.is_some() || label(service, CREATED_BY_LABEL) != Some(CREATED_BY) {
         return Ok(writes);
     }
     if left.is_empty() {
@@ -331,14 +384,16 @@ fn desired_slices(
     notices: &mut Vec<Notice>,
 ) -> Result<Vec<(String, SliceContent)>> {
     let stored: Vec<Slice> =
-        existing.slices.iter().filter(|slice| is_managed(slice)).filter_map(read_slice).collect();
+        existing.slices.iter().filter(|slice| is_own(slice, existing)).filter_map(read_slice).collect();
     let topology = ClusterTopology::from_nodes(existing.snapshot.nodes());
     let namespace = existing.snapshot.namespace(&service.key.namespace);
     let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
     let config = hints::HintConfig::default();
     let mut named = Vec::new();
     for family in spec.families() {
-        let mut packing = Packing { creates: contents(spec, service, family)?, ..Packing::default() };
+        let mut creates = contents(spec, service, family)?;
+        existing.node.iter().for_each(|node| creates.iter_mut().for_each(|content| node.claim(content)));
+        let mut packing = Packing { creates, ..Packing::default() };
         let hysteresis = Hysteresis::from_slices(family, &stored);
         let input = HintInput {
             service,
@@ -428,7 +483,9 @@ fn slice_name(spec: &ExposeSpec, content: &SliceContent) -> String {
     let port = content.ports.first().and_then(|port| port.port).unwrap_or_default();
     let family = content.address_type.as_str().to_lowercase();
     let tags = content.labels.value(TAGS_LABEL).map(|text| format!("-{text}")).unwrap_or_default();
-    format!("{}-{}-{family}-{port}{tags}", spec.name, port_label(spec).unwrap_or_default())
+    let node =
+        content.labels.value(annotation::EXPOSE_NODE).map(|node| format!("-{node}")).unwrap_or_default();
+    format!("{}-{}-{family}-{port}{tags}{node}", spec.name, port_label(spec).unwrap_or_default())
 }
 
 type Tags = [(String, String)];

@@ -1,0 +1,71 @@
+//! `POST /join`: a token is used up for a Node and its credential, and a credential is exchanged for a newer one.
+
+use http::Response;
+use plan::join::{CREDENTIAL_SECONDS, NAMESPACE, NodeIdentity, presented_token, secret_name};
+use serde_json::json;
+
+use super::delete::{self, DeleteOptions};
+use super::{Api, Caller, ResponseBody, WriteContext, body, create_in};
+use crate::authenticator::stored_token;
+use crate::kinds::{self, ResourceKind};
+use crate::meta;
+use crate::object_txn::ObjectTxn;
+use crate::query::WriteOptions;
+use crate::status::StatusError;
+
+fn kind(word: &str) -> Result<&'static ResourceKind, StatusError> {
+    kinds::named(word).ok_or_else(|| StatusError::internal(format!("kind {word} is missing")))
+}
+
+impl Api {
+    pub(super) async fn join(&self, caller: &Caller) -> Result<Response<ResponseBody>, StatusError> {
+        let node = match (presented_token(&caller.user), NodeIdentity::of(&caller.user)) {
+            (Some(id), _) => self.use_token(id).await?,
+            (None, Some(node)) if !node.uid.is_empty() => node,
+            _ => {
+                let why = format!("User {:?} has neither a token to join with nor a node", caller.user.name);
+                return Err(StatusError::forbidden(why));
+            }
+        };
+        let now = self.clock().timestamp();
+        let seconds = now.as_second();
+        let token =
+            self.authenticator.sign_node(&node, &self.names.uid(), seconds).map_err(StatusError::internal)?;
+        let expires = jiff::Timestamp::from_second(seconds.saturating_add(CREDENTIAL_SECONDS)).unwrap_or(now);
+        let answer = json!({
+            "node": node.name, "token": token, "issued": meta::time(now), "expires": meta::time(expires),
+        });
+        Ok(body::json(201, &answer))
+    }
+
+    /// Deletes a token and creates its Node, in one transaction: of two machines with one token, one joins.
+    async fn use_token(&self, id: &str) -> Result<NodeIdentity, StatusError> {
+        let (nodes, secrets, name) = (kind("Node")?, kind("Secret")?, secret_name(id));
+        let id = id.to_owned();
+        let context = WriteContext {
+            policies: false,
+            ..self.write_context(nodes, &Caller::own(), WriteOptions::default())
+        };
+        let work = move |objects: &mut ObjectTxn<'_, '_>| {
+            let token = objects.find(secrets, NAMESPACE, &name)?.as_ref().and_then(stored_token);
+            let Some(token) = token.filter(|token| !token.is_expired(objects.now.as_second())) else {
+                return Err(StatusError::credentials_ended(&format!(
+                    "the token {id} was used or has expired"
+                )));
+            };
+            let node = token.node;
+            if objects.has(nodes, "", &node)? {
+                let why = format!(
+                    "the Node exists. To let the machine join again, delete it first, which revokes its credential: \
+                     kubectl delete node {node}"
+                );
+                return Err(StatusError::conflict(nodes, &node, why));
+            }
+            delete::delete_in(objects, secrets, NAMESPACE, &name, &DeleteOptions::default(), &context.user)?;
+            let object = json!({"metadata": {"name": node, "labels": {"kubernetes.io/hostname": node}}});
+            let created = create_in(objects, &context, object)?.object;
+            Ok(NodeIdentity { name: node, uid: meta::text(&created, "uid").to_owned() })
+        };
+        self.commit(false, work).await
+    }
+}

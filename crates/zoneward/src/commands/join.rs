@@ -1,0 +1,154 @@
+//! `zoneward join`: this machine as a node of the embedded API of another one.
+//!
+//! ```text
+//! --token, --ca-hash -> credential -> DIR/kubeconfig (renewed in time) -> node proxy, a child process
+//!                       Node, Lease, Events, exposed slices: its own, and no others
+//! ```
+
+mod credential;
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use clock::Clock;
+use kube::Client;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::up::{check_rights, machine};
+use cluster::log;
+use cluster::signals::Signals;
+use cluster::supervisor::{self, ChildPrivileges, ChildProgram, RestartBackoff};
+use cluster::{Connection, failure, systemd};
+use credential::{JoinFlags, NodeCredential};
+
+/// Interval between attempts to register the Node.
+const REGISTER_RETRY: Duration = Duration::from_secs(5);
+
+/// `zoneward join`
+#[derive(Debug, Args)]
+pub struct Join {
+    /// URL of the API, such as https://box-1:6443; without a token, it replaces that of the stored credential
+    #[arg(value_name = "URL")]
+    pub server: Option<String>,
+    /// Token of `zoneward token create`; valid once, and ignored while the stored credential is valid
+    #[arg(long, value_name = "TOKEN", requires = "ca_hash", requires = "server")]
+    pub token: Option<String>,
+    /// Hash of the API's certificate authority, as `zoneward token create` prints it
+    #[arg(long, value_name = "sha256:HEX", requires = "token")]
+    pub ca_hash: Option<String>,
+    /// Data directory, for the credential; created if missing
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Zone of this machine; set as a label of its Node
+    #[arg(long, value_name = "NAME")]
+    pub zone: Option<String>,
+    /// KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) of the node proxy
+    #[arg(long, value_name = "FILE", conflicts_with = "no_node")]
+    pub node_config: Option<PathBuf>,
+    /// Do not run a node proxy: only register the Node and keep its credential
+    #[arg(long)]
+    pub no_node: bool,
+    #[command(flatten)]
+    pub log: log::LogArgs,
+}
+
+/// Runs until SIGINT or SIGTERM.
+pub fn run(args: &Join) -> Result<bool> {
+    log::start(&args.log);
+    let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
+    runtime.block_on(serve(args))?;
+    Ok(true)
+}
+
+async fn serve(args: &Join) -> Result<()> {
+    if !args.no_node {
+        check_rights()?;
+    }
+    let mut signals = Signals::listen()?;
+    let (folder, clock) = (&args.data_dir, Clock::system());
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .with_context(|| format!("creating {}", folder.display()))?;
+    if folder.join("store").exists() {
+        bail!(
+            "{} is the data directory of `zoneward up`, whose machine has joined: use another one with --data-dir",
+            folder.display()
+        );
+    }
+    let kubeconfig = folder.join("kubeconfig");
+    let credential =
+        credential::obtain(&kubeconfig, args.server.as_deref(), flags(args).as_ref(), &clock).await?;
+    let node = credential.node.clone();
+    info!(node, server = credential.server, "joined");
+    let connection = Connection { kubeconfig: Some(kubeconfig.clone()), ..Connection::default() };
+    let client = cluster::connect(&connection, &clock).await?;
+    let (stop, stopped) = watch::channel(false);
+    let keeping =
+        tokio::spawn(credential::keep(client.clone(), kubeconfig.clone(), clock.clone(), stopped.clone()));
+    let registering = tokio::spawn(register(client, node.clone(), args.zone.clone(), stopped.clone()));
+    let proxy = match args.no_node {
+        true => None,
+        false => {
+            let program = node_proxy(args, &kubeconfig, &credential)?;
+            Some(tokio::spawn(supervisor::supervise(program, RestartBackoff::default(), clock, stopped)))
+        }
+    };
+    output::print_text(&format!("{}\n", kubeconfig.display()))?;
+    systemd::notify_ready();
+    signals.wait().await;
+    info!("stopping; rules stay in place");
+    stop.send_replace(true);
+    if let Some(proxy) = proxy {
+        proxy.await.context("supervisor of the node proxy panicked")?;
+    }
+    keeping.await.context("the renewal of the credential panicked")?;
+    registering.await.context("the registration of the Node panicked")
+}
+
+fn flags(args: &Join) -> Option<JoinFlags> {
+    let (server, token, ca_hash) = (args.server.clone()?, args.token.clone()?, args.ca_hash.clone()?);
+    Some(JoinFlags { server, token, ca_hash })
+}
+
+/// Registers the Node. The API may be away at a restart: the node proxy does not wait for it.
+async fn register(client: Client, node: String, zone: Option<String>, mut stop: watch::Receiver<bool>) {
+    let mut is_failing = false;
+    while let Err(error) = machine::register(client.clone(), &node, zone.as_deref(), "join").await {
+        if !is_failing {
+            warn!(node, error = failure::text(&error), "the Node is not registered; retrying");
+        }
+        is_failing = true;
+        if tokio::time::timeout(REGISTER_RETRY, stop.wait_for(|stop| *stop)).await.is_ok() {
+            return;
+        }
+    }
+    info!(node, "Node registered");
+}
+
+/// The node proxy as a child process, as that of `zoneward up`.
+fn node_proxy(args: &Join, kubeconfig: &Path, credential: &NodeCredential) -> Result<ChildProgram> {
+    let path = std::env::current_exe().context("path of this program")?;
+    let mut words: Vec<OsString> = vec!["node".into(), "--kubeconfig".into(), kubeconfig.into()];
+    words.extend(["--hostname-override", &credential.node].map(OsString::from));
+    words.extend(["--snapshot".into(), kubeconfig.with_file_name("snapshot.json").into()]);
+    words.extend(["--logging-format", args.log.logging_format.as_str()].map(OsString::from));
+    match &args.node_config {
+        Some(config) => words.extend(["--config".into(), config.into()]),
+        None => words.extend(["--proxy-mode", "nftables", "--nodeport-addresses", "all"].map(OsString::from)),
+    }
+    Ok(ChildProgram {
+        name: "node".to_owned(),
+        path,
+        args: words,
+        log: args.log.logging_format,
+        privileges: ChildPrivileges::Inherited,
+    })
+}

@@ -1,0 +1,40 @@
+//! Several machines without Kubernetes: three network namespaces with a router between them, `zoneward up` in the first and
+//! `zoneward join` in the others. The test process enters namespaces before it has a second thread, so it brings its own
+//! small test runner.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
+
+#[path = "join/boxes.rs"]
+mod boxes;
+#[path = "join/joined.rs"]
+mod joined;
+#[path = "../../dataplane/tests/kernel/namespace.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod namespace;
+#[path = "../../dataplane/tests/packetflow/net.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod net;
+#[path = "join/refused.rs"]
+mod refused;
+#[path = "../../dataplane/tests/kernel/runner.rs"]
+mod runner;
+
+use std::process::ExitCode;
+
+const TESTS: &[runner::Test] = &[
+    (
+        "three_machines_join_and_connect_until_a_node_is_deleted",
+        joined::three_machines_join_and_connect_until_a_node_is_deleted,
+    ),
+    ("joined_machine_writes_its_own_objects_alone", joined::joined_machine_writes_its_own_objects_alone),
+    (
+        "joined_machine_serves_while_the_api_is_away_and_after_its_restart",
+        joined::joined_machine_serves_while_the_api_is_away_and_after_its_restart,
+    ),
+    ("wrong_used_and_expired_tokens_are_refused", refused::wrong_used_and_expired_tokens_are_refused),
+    ("another_authority_is_refused", refused::another_authority_is_refused),
+];
+
+fn main() -> ExitCode {
+    runner::run(TESTS)
+}

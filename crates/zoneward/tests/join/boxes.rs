@@ -1,0 +1,259 @@
+//! Machines: a namespace with an address of its own, and the program in it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::net::{Neighbour, be_a_router};
+
+/// A machine under load is slow, not wrong.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn until(what: &str, done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A process that ends with the test.
+pub struct Running(Child);
+
+impl Running {
+    pub fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+
+    pub fn stop(&mut self) -> Option<i32> {
+        assert!(Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status().unwrap().success());
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub struct Machine {
+    neighbour: Neighbour,
+    number: u8,
+    pub data: PathBuf,
+}
+
+impl Machine {
+    pub fn name(&self) -> String {
+        format!("box-{}", self.number)
+    }
+
+    pub fn address(&self) -> String {
+        format!("10.0.0.{}", self.number)
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.data.join("kubeconfig")
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zoneward"));
+        command.args(words);
+        command
+    }
+
+    /// Runs a command there to its end.
+    pub fn run(&self, words: &[&str]) -> Output {
+        let mut command = self.command(words);
+        self.neighbour.within(move || command.output().unwrap())
+    }
+
+    pub fn run_json(&self, words: &[&str]) -> Value {
+        let output = self.run(&[words, &["-o", "json"]].concat());
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// What a command says that fails.
+    pub fn refused(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        said
+    }
+
+    /// Starts a command there that runs on, and waits until it has printed the path of its kubeconfig.
+    pub fn start(&self, words: &[&str]) -> Running {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.log()).unwrap();
+        let mut command = self.command(words);
+        command.args(["--data-dir"]).arg(&self.data).stdout(Stdio::piped()).stderr(log);
+        let mut child = self.neighbour.within(move || command.spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let running = Running(child);
+        assert!(line.ends_with("kubeconfig\n"), "{words:?}: {}", fs::read_to_string(self.log()).unwrap());
+        running
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.data.with_extension("log")
+    }
+
+    pub fn up(&self) -> Running {
+        let audit = self.data.with_extension("audit");
+        let listen = format!("{}:6443", self.address());
+        self.start(&[
+            "up",
+            "--no-mesh",
+            "--zone",
+            "zone-1",
+            "--listen",
+            &listen,
+            "--audit-log-path",
+            audit.to_str().unwrap(),
+        ])
+    }
+
+    /// The events of the audit log.
+    pub fn audit(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.data.with_extension("audit")).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// A token for another machine, as `zoneward token create` prints it.
+    pub fn token(&self, node: &str, more: &[&str]) -> Value {
+        let data = self.data.display().to_string();
+        self.run_json(&[&["token", "create", "--data-dir", &data, "--node", node], more].concat())
+    }
+
+    /// The words with which a machine joins.
+    pub fn join_words(token: &Value) -> Vec<String> {
+        let text = |name: &str| token[name].as_str().unwrap().to_owned();
+        ["join", &text("server"), "--token", &text("token"), "--ca-hash", &text("caHash")]
+            .map(str::to_owned)
+            .to_vec()
+    }
+
+    pub fn join(&self, token: &Value) -> Running {
+        let zone = format!("zone-{}", self.number);
+        let words = Self::join_words(token);
+        let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+        words.extend(["--zone", &zone]);
+        self.start(&words)
+    }
+
+    /// Asks the API as its admin, by the socket of this machine.
+    pub fn admin(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let mut stream = UnixStream::connect(self.data.join("api.sock")).unwrap();
+        let head = format!(
+            "{method} {path} HTTP/1.0\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + body).as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap_or_default())
+    }
+
+    /// Asks the API with a kubeconfig, from this machine: the code and the message, or 200 and the object.
+    pub fn ask(&self, kubeconfig: &Path, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let content = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        let request = http::Request::builder().method(method).uri(path).header("content-type", content);
+        let (request, kubeconfig) = (request.body(body).unwrap(), kubeconfig.to_owned());
+        self.neighbour.within(move || {
+            block_on(async {
+                let client = client(kubeconfig).await;
+                match client.request::<Value>(request).await {
+                    Ok(object) => (200, object),
+                    Err(kube::Error::Api(status)) => (status.code, status.message.clone().into()),
+                    Err(error) => panic!("{error}"),
+                }
+            })
+        })
+    }
+
+    /// Watches Services with this machine's credential, until the watch ends.
+    pub fn watch(&self) -> std::thread::JoinHandle<()> {
+        let kubeconfig = self.kubeconfig();
+        let (say, hear) = std::sync::mpsc::channel();
+        let thread = self.neighbour.within(move || {
+            std::thread::spawn(move || {
+                block_on(async {
+                    use http_body_util::BodyExt;
+                    let request = http::Request::get("/api/v1/services?watch=1").body(Vec::new()).unwrap();
+                    let client = client(kubeconfig).await;
+                    let response = client.send(request.map(kube::client::Body::from)).await.unwrap();
+                    assert_eq!(response.status(), 200);
+                    let mut body = response.into_body();
+                    let _first = body.frame().await.unwrap().unwrap();
+                    say.send(()).unwrap();
+                    while let Some(Ok(_)) = body.frame().await {}
+                });
+            })
+        });
+        hear.recv().unwrap();
+        thread
+    }
+
+    /// A server that tells the name of its machine and its port.
+    pub fn serve(&self, port: u16) {
+        let (address, name) = (format!("{}:{port}", self.address()), format!("{}:{port}", self.name()));
+        self.neighbour.within(move || {
+            let listener = TcpListener::bind(address).unwrap();
+            std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let _ = stream.unwrap().write_all(name.as_bytes());
+                }
+            });
+        });
+    }
+
+    /// The name of the machine that answers there.
+    pub fn connect(&self, to: SocketAddr) -> Option<String> {
+        self.neighbour.within(move || {
+            let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(5)).ok()?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text).ok()?;
+            Some(text)
+        })
+    }
+
+    pub fn remove(&self) {
+        let _ = fs::remove_dir_all(&self.data);
+        for file in [self.log(), self.data.with_extension("audit")] {
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+async fn client(kubeconfig: PathBuf) -> kube::Client {
+    let connection = cluster::Connection { kubeconfig: Some(kubeconfig), ..Default::default() };
+    cluster::connect(&connection, &clock::Clock::system()).await.unwrap()
+}
+
+/// Machines with the addresses 10.0.0.1 and so on.
+pub fn machines<const N: usize>(test: &str) -> [Machine; N] {
+    be_a_router(&[]);
+    std::array::from_fn(|at| {
+        let number = u8::try_from(at + 1).unwrap();
+        let neighbour = Neighbour::new(number, &format!("box{number}"));
+        neighbour.add_address(format!("10.0.0.{number}").parse().unwrap());
+        let folder = format!("zoneward-join-{test}-{}-{number}", std::process::id());
+        let data = std::env::temp_dir().join(folder);
+        let _ = fs::remove_dir_all(&data);
+        Machine { neighbour, number, data }
+    })
+}
