@@ -13,6 +13,10 @@ pub const COEXIST_SERVICE_NAME: &str = "zoneward.dev/service-name";
 pub const COEXIST_CONTROLLER_NAME: &str = "zoneward.dev";
 /// [`MANAGED_BY`] of slices of `zoneward expose`, which writes their endpoints; the controller writes their hints.
 pub const EXPOSE_CONTROLLER_NAME: &str = "expose.zoneward.dev";
+/// On an EndpointSlice of `zoneward expose`: how its endpoints are checked, as a Probe of Kubernetes in JSON.
+pub const HEALTH_CHECK: &str = "zoneward.dev/health-check";
+/// On the same slice: why endpoints are not ready, as a JSON object by address.
+pub const NOT_READY: &str = "zoneward.dev/not-ready";
 /// On an EndpointSlice of a headless Service.
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
 /// On a Service that another service proxy implements.

@@ -21,6 +21,7 @@
 //! | what the audit log records | [`audit_policy`] |
 //! | field ownership and server-side apply | [`managed_fields`] |
 //! | feature gates | [`feature_gates`] |
+//! | when exposed processes are checked, and whether they are ready | [`health_checks`] |
 //! | traffic by Service and zone, and what it costs | [`ledger`] |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
@@ -34,6 +35,7 @@ pub mod drain;
 pub mod feature_gates;
 pub mod forward;
 pub mod gateway_api;
+pub mod health_checks;
 pub mod hints;
 pub mod ledger;
 pub mod managed_fields;

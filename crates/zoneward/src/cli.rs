@@ -184,10 +184,12 @@ Examples:
     ///
     /// Creates the Service if it does not exist, and EndpointSlices with the hints of its traffic distribution. The
     /// endpoints of `--to` replace the previous ones; repeating the command changes nothing. A Service with a
-    /// selector is rejected, because its endpoints come from Pods.
+    /// selector is rejected, because its endpoints come from Pods. With `--check`, endpoints are ready while a health
+    /// check succeeds; `zoneward status` shows the reason if one is not.
     #[command(after_help = "\
 Examples:
   zoneward expose web --port 80 --to 10.0.0.7:8080@zone-a --to 10.0.1.7:8080@zone-b
+  zoneward expose web --port 80 --to 10.0.0.7:8080@zone-a --check http:/healthz --check-interval 5s
   zoneward expose web --port 80 --to '[fd00::7]:8080@zone-a' --traffic-distribution PreferSameZone --dry-run
   zoneward expose web --port 80 --remove")]
     Expose(crate::commands::expose::Expose),

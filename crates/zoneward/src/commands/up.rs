@@ -25,6 +25,7 @@ use model::annotation;
 use model::random::Random;
 use plan::audit_policy::AuditPolicy;
 use plan::gateway_api::AssignedAddresses;
+use plan::health_checks::CheckScope;
 use prometheus_client::registry::Registry;
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits};
@@ -40,6 +41,7 @@ use tracing::{error, info, warn};
 
 use super::status::server::StatusListener;
 use crate::cli;
+use crate::health_checks::{self, HealthCheckMetrics};
 use ::mesh::route_status;
 use cluster::Connection;
 use cluster::admin_server::controller_health::{self, ApiHealth};
@@ -184,6 +186,12 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         );
         controllers = Some(started);
     }
+    let checks = HealthCheckMetrics::default();
+    checks.register(&mut registry);
+    let scope = CheckScope { node: cluster::hostname(), without_node: true };
+    let checking =
+        health_checks::run(client.clone(), scope, clock.clone(), random.split(), checks, stopped.clone());
+    let checking = tokio::spawn(checking);
     let health = ApiHealth::poll(client.clone(), clock.clone(), stopped.clone());
     let mut ready = HealthChecks::default().check("api", move || health.check());
     if let Some(controllers) = &controllers {
@@ -233,7 +241,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         controllers.stop().await?;
     }
     stop.send_replace(true);
-    for task in tasks.into_iter().chain([overseen, counting]) {
+    for task in tasks.into_iter().chain([overseen, counting, checking]) {
         task.await.context("a server task panicked")?;
     }
     let told = losses.await.context("the report of the audit log panicked")?;
