@@ -21,6 +21,7 @@
 //! | what the audit log records | [`audit_policy`] |
 //! | field ownership and server-side apply | [`managed_fields`] |
 //! | feature gates | [`feature_gates`] |
+//! | when backups are due, and which expire | [`backups`] |
 //! | when exposed processes are checked, and whether they are ready | [`health_checks`] |
 //! | traffic by Service and zone, and what it costs | [`ledger`] |
 
@@ -28,6 +29,7 @@
 
 pub mod audit_policy;
 pub mod backends;
+pub mod backups;
 pub mod capacity;
 pub mod cluster_ips;
 mod condition_status;

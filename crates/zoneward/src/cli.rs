@@ -1,5 +1,6 @@
 //! The command line: commands, flags and their help text.
 
+mod backup_args;
 mod gateway_api_args;
 mod price_args;
 mod store_args;
@@ -15,6 +16,7 @@ use plan::FeatureGates;
 use plan::slices::SliceMode;
 
 use crate::edge::GatewayEdgeArgs;
+pub use backup_args::BackupArgs;
 pub use cluster::input::InputArgs;
 pub use gateway_api_args::{GatewayAddressRange, GatewayApiSchemas, PlanStatus};
 pub use node::offline::{NodeArgs, ProxyMode};
@@ -141,6 +143,7 @@ Examples:
 Examples:
   zoneward up --no-node --data-dir ./zoneward-data
   zoneward up --no-node --data-dir ./zoneward-data --sidecar frontend:8081=backend
+  zoneward up --no-node --data-dir ./zoneward-data --backup-every 6h --backup-to /mnt/backups
   kubectl --kubeconfig ./zoneward-data/kubeconfig get services -A")]
     Up(Up),
     /// Run the EndpointSlice controller against a cluster
@@ -376,6 +379,8 @@ pub struct Up {
     pub no_controllers: bool,
     #[command(flatten)]
     pub encryption: EncryptionArgs,
+    #[command(flatten)]
+    pub backups: BackupArgs,
     /// Serve requests without credentials as system:anonymous
     #[arg(long)]
     pub anonymous_auth: bool,

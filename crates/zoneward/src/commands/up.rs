@@ -5,6 +5,7 @@
 //! stop:  node proxy (its rules stay), L7 proxies (drained) -> controllers -> leader lease released -> API
 //! ```
 
+mod backups;
 mod machine;
 mod mesh;
 mod proxy_api;
@@ -99,6 +100,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         .mode(0o700)
         .create(data)
         .with_context(|| format!("creating {}", data.display()))?;
+    let backup_schedule = backups::BackupSchedule::open(&args.backups)?;
     let engine = open_store(&data.join("store"), args)?;
     let credentials =
         Credentials::open(data).with_context(|| format!("credentials in {}", data.display()))?;
@@ -192,6 +194,12 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let checking =
         health_checks::run(client.clone(), scope, clock.clone(), random.split(), checks, stopped.clone());
     let checking = tokio::spawn(checking);
+    let backing_up = backup_schedule.map(|schedule| {
+        let metrics = backups::BackupMetrics::default();
+        metrics.register(&mut registry);
+        let (api, client) = (api.clone(), client.clone());
+        tokio::spawn(backups::run(api, client, schedule, clock.clone(), metrics, stopped.clone()))
+    });
     let health = ApiHealth::poll(client.clone(), clock.clone(), stopped.clone());
     let mut ready = HealthChecks::default().check("api", move || health.check());
     if let Some(controllers) = &controllers {
@@ -241,7 +249,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         controllers.stop().await?;
     }
     stop.send_replace(true);
-    for task in tasks.into_iter().chain([overseen, counting, checking]) {
+    for task in tasks.into_iter().chain([overseen, counting, checking]).chain(backing_up) {
         task.await.context("a server task panicked")?;
     }
     let told = losses.await.context("the report of the audit log panicked")?;
