@@ -196,6 +196,17 @@ Examples:
   zoneward expose web --port 80 --to '[fd00::7]:8080@zone-a' --traffic-distribution PreferSameZone --dry-run
   zoneward expose web --port 80 --remove")]
     Expose(crate::commands::expose::Expose),
+    /// Write the objects of `zoneward up` as manifests for a Kubernetes cluster
+    ///
+    /// Prints Namespaces, ConfigMaps, Services, EndpointSlices of exposed processes, and the routes, gateways and policies
+    /// of zoneward.dev and of the Gateway API, in the order in which `kubectl apply` takes them. Fields that a server sets
+    /// are left out, and so are Pods, Nodes and objects of the system. What is not exported is said on standard error.
+    #[command(after_help = "\
+Examples:
+  zoneward export --kubeconfig ./zoneward-data/kubeconfig > manifests.yaml
+  zoneward export -n shop --include-secrets --keep-cluster-ips --kubeconfig ./zoneward-data/kubeconfig
+  kubectl apply --server-side -f manifests.yaml")]
+    Export(crate::commands::export::Export),
     /// Run and configure the L7 mesh: gateways, sidecars and Envoy
     #[command(subcommand, arg_required_else_help = true)]
     Mesh(crate::commands::mesh::MeshCommand),

@@ -6,6 +6,7 @@ mod completion;
 mod controller;
 mod dashboard;
 pub mod drain_zone;
+pub mod export;
 pub mod expose;
 mod loopback;
 mod man;
@@ -56,6 +57,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::DrainZone(args) => drain_zone::drain(&args),
         Command::UndrainZone(args) => drain_zone::undrain(&args),
         Command::Expose(args) => expose::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Mesh(command) => mesh::run(&command),
         Command::Migrate(command) => migrate::run(command),
         Command::Preflight(args) => preflight::run(&args),
