@@ -93,6 +93,17 @@ fn objects() -> Value {
         {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
             "metadata": {"name": "db-1", "namespace": "shop", "labels": {"kubernetes.io/service-name": "db"}},
             "ports": [{"port": 5432}], "endpoints": [{"addresses": ["10.8.0.1"]}]},
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "checked", "namespace": "shop"},
+            "spec": {"ports": [{"port": 80}]}},
+        // Of a node that does not check it.
+        {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": "checked-1", "namespace": "shop",
+                "labels": {"kubernetes.io/service-name": "checked",
+                    "endpointslice.kubernetes.io/managed-by": "expose.zoneward.dev"},
+                "annotations": {"zoneward.dev/health-check": "{\"tcpSocket\":{}}",
+                    "zoneward.dev/not-ready": "{\"10.8.0.2\":\"not checked yet by node n1\"}"}},
+            "ports": [{"name": "", "port": 80}], "endpoints": [{"addresses": ["10.8.0.2"], "nodeName": "n1",
+                "conditions": {"ready": false, "serving": false, "terminating": false}}]},
         {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "other"},
             "spec": {"controllerName": "example.com/other"}},
         {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
@@ -130,10 +141,6 @@ fn fill(source: &Up) {
     let distribution = ["--traffic-distribution", "PreferSameZone"];
     let to = ["--to", "10.9.0.1:8080@zone-a", "--to", "10.9.0.2:8080@zone-b"];
     zoneward(source, &[&["expose", "web", "-n", "shop", "--port", "80"][..], &to, &distribution].concat());
-    zoneward(
-        source,
-        &["expose", "checked", "--port", "80", "--to", "192.0.2.1:80", "--check", "tcp", "--node", "n1"],
-    );
 }
 
 /// Which endpoints the node uses for each Service but the API's.

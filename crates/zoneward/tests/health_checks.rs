@@ -222,19 +222,8 @@ fn traffic_leaves_a_killed_process_and_returns() {
     run("ip", &["route", "replace", "default", "dev", "lo"]);
     let mut machine = Machine::up(&started::folder("checks-killed"));
     let _first = Process::start("first", "10.50.0.1:8080");
-    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_lowercase();
-    let words = [
-        "--to",
-        "10.50.0.1:8080",
-        "--to",
-        "10.50.0.2:8080",
-        "--check",
-        "tcp",
-        "--check-failures",
-        "2",
-        "--node",
-        &hostname,
-    ];
+    let words =
+        ["--to", "10.50.0.1:8080", "--to", "10.50.0.2:8080", "--check", "tcp", "--check-failures", "2"];
     machine.expose(&words);
     until("the first is ready", || machine.ready() == ["10.50.0.1"]);
     let reason = "TCP 10.50.0.2:8080: connection refused";
@@ -273,7 +262,7 @@ fn traffic_leaves_a_killed_process_and_returns() {
     std::mem::forget(std::mem::replace(&mut machine, Machine::up(&data)));
     assert_eq!(machine.ready().len(), 2);
     // Without a check, all are ready.
-    machine.expose_unchecked(&["--to", "10.50.0.1:8080", "--to", "10.50.0.9:8080", "--node", &hostname]);
+    machine.expose_unchecked(&["--to", "10.50.0.1:8080", "--to", "10.50.0.9:8080"]);
     assert_eq!(machine.ready().len(), 2);
     assert_eq!(machine.slice()["metadata"]["annotations"]["zoneward.dev/health-check"], Value::Null);
 }

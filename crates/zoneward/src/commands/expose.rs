@@ -53,10 +53,6 @@ pub struct Expose {
     /// Traffic distribution: PreferSameZone, PreferSameNode, Spill or None [default: unchanged]
     #[arg(long, value_name = "VALUE", conflicts_with = "remove")]
     pub traffic_distribution: Option<String>,
-    /// Node that hosts the processes and runs their checks; endpoints of other nodes stay as they are [default: no
-    /// node; `zoneward up` runs the checks]
-    #[arg(long, value_name = "NAME")]
-    pub node: Option<String>,
     #[command(flatten)]
     pub check: CheckArgs,
     /// Remove the endpoints of the port, or of all ports; a Service that this command created is deleted with its
@@ -85,7 +81,7 @@ impl Expose {
         let check = self.check.health_check(protocol)?;
         let spec = ExposeSpec::new(&self.namespace, &self.name, self.port.clone(), protocol, &self.to)?;
         let traffic_distribution = self.traffic_distribution.clone();
-        Ok(ExposeSpec { traffic_distribution, node: self.node.clone(), check, ..spec })
+        Ok(ExposeSpec { traffic_distribution, check, ..spec })
     }
 }
 

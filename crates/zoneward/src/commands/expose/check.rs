@@ -8,10 +8,8 @@ use anyhow::{Result, bail};
 use clap::Args;
 use model::Protocol;
 use model::annotation::{HEALTH_CHECK, NOT_READY};
-use plan::health_checks::{CheckedSlice, EndpointHealth, HealthCheck, Probe, with_health};
+use plan::health_checks::{CheckedEndpoint, CheckedSlice, EndpointHealth, HealthCheck, Probe, with_health};
 use serde_json::{Value, json};
-
-use super::spec::ExposeSpec;
 
 /// Flags of a readiness probe. The names of the fields in Kubernetes are in the help.
 #[derive(Clone, Debug, Args)]
@@ -65,31 +63,29 @@ impl CheckArgs {
 }
 
 /// The slice with the check and the readiness of its endpoints.
-pub(super) fn with_check(mut slice: Value, stored: Option<&Value>, spec: &ExposeSpec) -> Value {
-    let annotation = spec.check.as_ref().map(HealthCheck::to_json);
-    set_annotation(&mut slice, HEALTH_CHECK, annotation);
+pub(super) fn with_check(mut slice: Value, stored: Option<&Value>, check: Option<&HealthCheck>) -> Value {
+    set_annotation(&mut slice, HEALTH_CHECK, check.map(HealthCheck::to_json));
     let Ok(Some(wanted)) = CheckedSlice::parse(&slice) else {
         set_annotation(&mut slice, NOT_READY, None);
         return slice;
     };
     let known = stored.map(readiness).unwrap_or_default();
-    let unchecked = match &spec.node {
-        Some(node) => format!("not checked yet by node {node}"),
-        None => "not checked yet".to_owned(),
-    };
-    let health = |address: &std::net::IpAddr| match known.get(address) {
+    let health = |endpoint: &CheckedEndpoint| match known.get(&endpoint.address) {
         Some(health) => health.clone(),
-        None => EndpointHealth::stored(false, Some(unchecked.clone())),
+        None => EndpointHealth::stored(false, Some(not_checked(endpoint.node.as_deref()))),
     };
-    let health = wanted.endpoints.iter().map(|e| (e.address, health(&e.address))).collect();
+    let health = wanted.endpoints.iter().map(|endpoint| (endpoint.address, health(endpoint))).collect();
     with_health(&slice, &health).unwrap_or(slice)
+}
+
+fn not_checked(node: Option<&str>) -> String {
+    node.map_or("not checked yet".to_owned(), |node| format!("not checked yet by node {node}"))
 }
 
 /// What a stored slice says of its endpoints. Those without a check are ready.
 fn readiness(stored: &Value) -> BTreeMap<std::net::IpAddr, EndpointHealth> {
     if let Ok(Some(checked)) = CheckedSlice::parse(stored) {
-        let health =
-            |e: plan::health_checks::CheckedEndpoint| (e.address, EndpointHealth::stored(e.ready, e.reason));
+        let health = |e: CheckedEndpoint| (e.address, EndpointHealth::stored(e.ready, e.reason));
         return checked.endpoints.into_iter().map(health).collect();
     }
     let endpoints = stored["endpoints"].as_array().into_iter().flatten();

@@ -122,8 +122,6 @@ pub struct ExposeSpec {
     /// Sorted, each once.
     pub targets: Vec<ExposeTarget>,
     pub traffic_distribution: Option<String>,
-    /// Hosts the targets; `None` for machines that are no nodes.
-    pub node: Option<String>,
     pub check: Option<HealthCheck>,
 }
 
@@ -147,7 +145,6 @@ impl ExposeSpec {
             protocol,
             targets,
             traffic_distribution: None,
-            node: None,
             check: None,
         })
     }

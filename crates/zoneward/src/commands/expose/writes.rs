@@ -119,11 +119,6 @@ fn is_managed(slice: &Value) -> bool {
     label(slice, annotation::MANAGED_BY) == Some(MANAGER)
 }
 
-/// Whether the spec replaces this slice: those of its node, or all if it names none.
-fn is_of_node(slice: &Value, spec: &ExposeSpec) -> bool {
-    spec.node.is_none() || slice["endpoints"][0]["nodeName"].as_str() == spec.node.as_deref()
-}
-
 fn port_label(spec: &ExposeSpec) -> Option<String> {
     let port = spec.port.as_ref()?;
     Some(format!("{}-{}", port.number, spec.protocol.as_str().to_lowercase()))
@@ -155,14 +150,14 @@ pub fn put(spec: &ExposeSpec, existing: &ExistingObjects) -> Result<PlannedWrite
             }
             None => new_slice(&name, &parsed, &content),
         };
-        let object = check::with_check(object, stored.get(name.as_str()).copied(), spec);
+        let object = check::with_check(object, stored.get(name.as_str()).copied(), spec.check.as_ref());
         writes.slices.push(PlannedWrite::new(stored.get(name.as_str()).copied(), object));
     }
     let wanted = port_label(spec);
     let of_port = |slice: &&Value| label(slice, PORT_LABEL).map(str::to_owned) == wanted;
-    let removed = stored.iter().filter(|(name, slice)| {
-        of_port(slice) && is_of_node(slice, spec) && !writes.slices.iter().any(|write| write.name() == **name)
-    });
+    let removed = stored
+        .iter()
+        .filter(|(name, slice)| of_port(slice) && !writes.slices.iter().any(|write| write.name() == **name));
     writes.deletes = removed.map(|(name, _)| ("EndpointSlice", (*name).to_owned())).collect();
     writes.service = Some(PlannedWrite::new(existing.service.as_ref(), service));
     let written = writes.service.iter().chain(&writes.slices).filter(|c| c.action != WriteAction::Keep);
@@ -175,9 +170,7 @@ pub fn remove(spec: &ExposeSpec, existing: &ExistingObjects) -> Result<PlannedWr
     let mut writes = PlannedWrites::default();
     let Some(service) = &existing.service else { return Ok(writes) };
     let wanted = port_label(spec);
-    let goes = |slice: &&Value| {
-        (wanted.is_none() || label(slice, PORT_LABEL) == wanted.as_deref()) && is_of_node(slice, spec)
-    };
+    let goes = |slice: &&Value| wanted.is_none() || label(slice, PORT_LABEL) == wanted.as_deref();
     let (gone, left): (Vec<&Value>, Vec<&Value>) =
         existing.slices.iter().filter(|s| is_managed(s)).partition(goes);
     let name = |slice: &&Value| slice["metadata"]["name"].as_str().map(str::to_owned);
@@ -187,10 +180,6 @@ pub fn remove(spec: &ExposeSpec, existing: &ExistingObjects) -> Result<PlannedWr
     }
     if left.is_empty() {
         writes.deletes.push(("Service", spec.name.clone()));
-        return Ok(writes);
-    }
-    // Another node may still have endpoints of the port.
-    if left.iter().any(|slice| wanted.is_none() || label(slice, PORT_LABEL) == wanted.as_deref()) {
         return Ok(writes);
     }
     let mut object = service.clone();
@@ -351,8 +340,7 @@ fn desired_slices(
     let config = hints::HintConfig::default();
     let mut named = Vec::new();
     for family in spec.families() {
-        let mut packing =
-            Packing { creates: contents(spec, service, family, &existing.snapshot)?, ..Packing::default() };
+        let mut packing = Packing { creates: contents(spec, service, family)?, ..Packing::default() };
         let hysteresis = Hysteresis::from_slices(family, &stored);
         let input = HintInput {
             service,
@@ -379,14 +367,7 @@ fn read_slice(value: &Value) -> Option<Slice> {
     }
 }
 
-fn contents(
-    spec: &ExposeSpec,
-    service: &Service,
-    family: Family,
-    snapshot: &Snapshot,
-) -> Result<Vec<SliceContent>> {
-    let node = spec.node.as_deref().map(Name::new);
-    let zone = node.as_ref().and_then(|node| snapshot.nodes().get(node)).and_then(|node| node.zone.clone());
+fn contents(spec: &ExposeSpec, service: &Service, family: Family) -> Result<Vec<SliceContent>> {
     let mut targets_by_slice: BTreeMap<(u16, &Tags), Vec<&ExposeTarget>> = BTreeMap::new();
     for target in spec.targets.iter().filter(|target| Family::of(target.address.ip()) == family) {
         targets_by_slice.entry((target.address.port(), &target.tags)).or_default().push(target);
@@ -409,19 +390,19 @@ fn contents(
                 port: Some(port),
                 app_protocol: None,
             }]),
-            endpoints: targets.into_iter().map(|t| endpoint(t, node.as_ref(), zone.as_ref())).collect(),
+            endpoints: targets.into_iter().map(endpoint).collect(),
         });
     }
     Ok(contents)
 }
 
-fn endpoint(target: &ExposeTarget, node: Option<&Name>, zone: Option<&Name>) -> Endpoint {
+fn endpoint(target: &ExposeTarget) -> Endpoint {
     Endpoint {
         addresses: Addresses::one(target.address.ip()),
         conditions: EndpointConditions::new(true, true, false),
         hostname: None,
-        node: node.cloned(),
-        zone: target.zone.as_deref().map(Name::new).or_else(|| zone.cloned()),
+        node: None,
+        zone: target.zone.as_deref().map(Name::new),
         target: None,
         hints: None,
     }
@@ -449,9 +430,7 @@ fn slice_name(spec: &ExposeSpec, content: &SliceContent) -> String {
     let port = content.ports.first().and_then(|port| port.port).unwrap_or_default();
     let family = content.address_type.as_str().to_lowercase();
     let tags = content.labels.value(TAGS_LABEL).map(|text| format!("-{text}")).unwrap_or_default();
-    let node = spec.node.as_ref().map(|node| format!("-{:08x}", fnv1a_32(BASIS_32, node.as_bytes())));
-    let node = node.unwrap_or_default();
-    format!("{}-{}-{family}-{port}{tags}{node}", spec.name, port_label(spec).unwrap_or_default())
+    format!("{}-{}-{family}-{port}{tags}", spec.name, port_label(spec).unwrap_or_default())
 }
 
 type Tags = [(String, String)];

@@ -223,25 +223,3 @@ fn checked_endpoints_start_not_ready_and_known_ones_keep_their_readiness() {
     let again = put(&checked(spec("80", &["10.0.0.7:8080", "10.0.0.8:8080"]), "tcp"), &existing);
     assert_eq!(ready(&again.expect("a plan").slices[0].object), [true, true]);
 }
-
-#[test]
-fn endpoints_of_one_node_leave_those_of_others_alone() {
-    let of_node =
-        |node: &str, target: &str| ExposeSpec { node: Some(node.to_owned()), ..spec("80", &[target]) };
-    let one = of_node("box-1", "10.0.0.7:8080");
-    let existing = after(ExistingObjects::default(), put(&one, &ExistingObjects::default()).expect("a plan"));
-    let two = put(&of_node("box-2", "10.0.0.8:8080"), &existing).expect("a plan");
-    assert!(two.deletes.is_empty() && two.violations.is_empty(), "{two:?}");
-    assert_eq!(two.slices[0].object["endpoints"][0]["nodeName"], "box-2");
-    let existing = after(existing, two);
-    assert_eq!(existing.slices.len(), 2);
-    let removed = remove(&of_node("box-1", "10.0.0.7:8080"), &existing).expect("a plan");
-    assert_eq!(removed.deletes.len(), 1, "{removed:?}");
-    assert!(removed.service.is_none(), "the port is still used");
-    let existing = after(existing, removed);
-    let last = remove(&of_node("box-2", "10.0.0.8:8080"), &existing).expect("a plan");
-    assert_eq!(last.deletes.last(), Some(&("Service", "web".to_owned())));
-    // Without a node, the list replaces all.
-    let all = put(&spec("80", &["10.0.0.9:8080"]), &existing).expect("a plan");
-    assert_eq!(all.deletes.len(), 1);
-}
