@@ -35,6 +35,12 @@ pub const ADDRESS_CONTROLLER: EventSource<'static> = EventSource {
     action: "Repair",
     host: None,
 };
+pub const BACKUPS: EventSource<'static> = EventSource {
+    component: "zoneward-backups",
+    controller: "zoneward.dev/backups",
+    action: "Backup",
+    host: None,
+};
 
 impl<'a> EventSource<'a> {
     /// The node proxy of a node.

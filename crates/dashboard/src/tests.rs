@@ -92,6 +92,7 @@ fn report(services: usize) -> StatusReport {
         services: (0..services).map(service).collect(),
         nodes: (0..6).map(node).collect(),
         limits: vec!["4 flows are older than the accounting".to_owned()],
+        health_checks: Vec::new(),
         detail: None,
     }
 }

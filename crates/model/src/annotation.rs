@@ -15,6 +15,10 @@ pub const COEXIST_CONTROLLER_NAME: &str = "zoneward.dev";
 pub const EXPOSE_CONTROLLER_NAME: &str = "expose.zoneward.dev";
 /// On an EndpointSlice of `zoneward expose` on a joined machine: its node, which alone replaces the slice.
 pub const EXPOSE_NODE: &str = "zoneward.dev/expose-node";
+/// On an EndpointSlice of `zoneward expose`: how its endpoints are checked, as a Probe of Kubernetes in JSON.
+pub const HEALTH_CHECK: &str = "zoneward.dev/health-check";
+/// On the same slice: why endpoints are not ready, as a JSON object by address.
+pub const NOT_READY: &str = "zoneward.dev/not-ready";
 /// On an EndpointSlice of a headless Service.
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
 /// On a Service that another service proxy implements.

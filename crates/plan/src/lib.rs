@@ -23,12 +23,15 @@
 //! | what the audit log records | [`audit_policy`] |
 //! | field ownership and server-side apply | [`managed_fields`] |
 //! | feature gates | [`feature_gates`] |
+//! | when backups are due, and which expire | [`backups`] |
+//! | when exposed processes are checked, and whether they are ready | [`health_checks`] |
 //! | traffic by Service and zone, and what it costs | [`ledger`] |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod audit_policy;
 pub mod backends;
+pub mod backups;
 pub mod capacity;
 pub mod cluster_ips;
 mod condition_status;
@@ -37,6 +40,7 @@ pub mod drain;
 pub mod feature_gates;
 pub mod forward;
 pub mod gateway_api;
+pub mod health_checks;
 pub mod hints;
 pub mod join;
 pub mod ledger;

@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use model::{Labels, Name, Service, ServiceKey, Slice, annotation};
 use serde::{Deserialize, Serialize};
 
+use crate::health_checks::HealthCheckStatus;
 use crate::hints::Mechanism;
 use crate::hints::conditions::{ACCEPTED, HONORED, PROGRAMMED};
 use crate::ledger::{TrafficOwner, TrafficRow, TrafficSums, ZonePairTraffic};
@@ -56,6 +57,9 @@ pub struct StatusReport {
     pub nodes: Vec<NodeStatus>,
     /// What the figures do not cover.
     pub limits: Vec<String>,
+    /// Health checks of exposed processes, by Service.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub health_checks: Vec<HealthCheckStatus>,
     /// Of the one Service that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<ServiceDetail>,
@@ -332,7 +336,7 @@ pub fn report(input: StatusInput<'_>) -> StatusReport {
             && input.name.is_none_or(|name| s.name == name)
     };
     services.retain(is_wanted);
-    StatusReport { summary, services, nodes, limits, detail: None }
+    StatusReport { summary, services, nodes, limits, health_checks: Vec::new(), detail: None }
 }
 
 /// How counted bytes become rates and money.

@@ -1,5 +1,6 @@
 //! The command line: commands, flags and their help text.
 
+mod backup_args;
 mod gateway_api_args;
 mod price_args;
 mod store_args;
@@ -15,6 +16,7 @@ use plan::FeatureGates;
 use plan::slices::SliceMode;
 
 use crate::edge::GatewayEdgeArgs;
+pub use backup_args::BackupArgs;
 pub use cluster::input::InputArgs;
 pub use gateway_api_args::{GatewayAddressRange, GatewayApiSchemas, PlanStatus};
 pub use node::offline::{NodeArgs, ProxyMode};
@@ -141,6 +143,7 @@ Examples:
 Examples:
   zoneward up --no-node --data-dir ./zoneward-data
   zoneward up --no-node --data-dir ./zoneward-data --sidecar frontend:8081=backend
+  zoneward up --no-node --data-dir ./zoneward-data --backup-every 6h --backup-to /mnt/backups
   kubectl --kubeconfig ./zoneward-data/kubeconfig get services -A")]
     Up(Up),
     /// Run the EndpointSlice controller against a cluster
@@ -184,10 +187,12 @@ Examples:
     ///
     /// Creates the Service if it does not exist, and EndpointSlices with the hints of its traffic distribution. The
     /// endpoints of `--to` replace the previous ones; repeating the command changes nothing. A Service with a
-    /// selector is rejected, because its endpoints come from Pods.
+    /// selector is rejected, because its endpoints come from Pods. With `--check`, endpoints are ready while a health
+    /// check succeeds; `zoneward status` shows the reason if one is not.
     #[command(after_help = "\
 Examples:
   zoneward expose web --port 80 --to 10.0.0.7:8080@zone-a --to 10.0.1.7:8080@zone-b
+  zoneward expose web --port 80 --to 10.0.0.7:8080@zone-a --check http:/healthz --check-interval 5s
   zoneward expose web --port 80 --to '[fd00::7]:8080@zone-a' --traffic-distribution PreferSameZone --dry-run
   zoneward expose web --port 80 --remove")]
     Expose(crate::commands::expose::Expose),
@@ -207,6 +212,17 @@ Examples:
   zoneward join --data-dir /var/lib/zoneward --zone zone-b
   zoneward expose web --port 80 --to 10.0.0.7:8080 --kubeconfig /var/lib/zoneward/kubeconfig")]
     Join(crate::commands::join::Join),
+    /// Write the objects of `zoneward up` as manifests for a Kubernetes cluster
+    ///
+    /// Prints Namespaces, ConfigMaps, Services, EndpointSlices of exposed processes, and the routes, gateways and policies
+    /// of zoneward.dev and of the Gateway API, in the order in which `kubectl apply` takes them. Fields that a server sets
+    /// are left out, and so are Pods, Nodes and objects of the system. What is not exported is said on standard error.
+    #[command(after_help = "\
+Examples:
+  zoneward export --kubeconfig ./zoneward-data/kubeconfig > manifests.yaml
+  zoneward export -n shop --include-secrets --keep-cluster-ips --kubeconfig ./zoneward-data/kubeconfig
+  kubectl apply --server-side -f manifests.yaml")]
+    Export(crate::commands::export::Export),
     /// Run and configure the L7 mesh: gateways, sidecars and Envoy
     #[command(subcommand, arg_required_else_help = true)]
     Mesh(crate::commands::mesh::MeshCommand),
@@ -390,6 +406,8 @@ pub struct Up {
     pub no_controllers: bool,
     #[command(flatten)]
     pub encryption: EncryptionArgs,
+    #[command(flatten)]
+    pub backups: BackupArgs,
     /// Serve requests without credentials as system:anonymous
     #[arg(long)]
     pub anonymous_auth: bool,

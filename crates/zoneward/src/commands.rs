@@ -6,6 +6,7 @@ mod completion;
 mod controller;
 mod dashboard;
 pub mod drain_zone;
+pub mod export;
 pub mod expose;
 pub mod join;
 mod loopback;
@@ -61,6 +62,7 @@ pub fn run(cli: Cli) -> Result<bool> {
         Command::Expose(args) => expose::run(&args),
         Command::Token(command) => token::run(&command),
         Command::Join(args) => join::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Mesh(command) => mesh::run(&command),
         Command::Migrate(command) => migrate::run(command),
         Command::Preflight(args) => preflight::run(&args),

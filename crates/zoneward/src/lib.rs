@@ -8,5 +8,6 @@
 pub mod cli;
 pub mod commands;
 pub mod edge;
+pub mod health_checks;
 pub mod otlp;
 pub mod routes;

@@ -54,6 +54,7 @@ const GUIDES: &[&str] = &[
     "dashboard.md",
     "envoy.md",
     "gateway-api.md",
+    "outgrow.md",
     "replace-kube-proxy.md",
     "routes.md",
     "simulate.md",
@@ -108,6 +109,11 @@ fn envoy_does_what_it_says() {
 #[test]
 fn gateway_api_does_what_it_says() {
     assert!(run("docs/guide/gateway-api.md") >= 20);
+}
+
+#[test]
+fn outgrow_does_what_it_says() {
+    assert!(run("docs/guide/outgrow.md") >= 12);
 }
 
 #[test]

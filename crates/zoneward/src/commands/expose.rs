@@ -7,6 +7,7 @@
 //! ```
 
 mod api;
+mod check;
 mod spec;
 mod writes;
 
@@ -17,6 +18,7 @@ use model::Protocol;
 use serde_json::json;
 
 use crate::cli::{Format, OutputArgs};
+use check::CheckArgs;
 use cluster::Connection;
 use output::{notices_text, notices_value, print_text, print_value, render, table};
 use spec::ExposeSpec;
@@ -51,6 +53,8 @@ pub struct Expose {
     /// Traffic distribution: PreferSameZone, PreferSameNode, Spill or None [default: unchanged]
     #[arg(long, value_name = "VALUE", conflicts_with = "remove")]
     pub traffic_distribution: Option<String>,
+    #[command(flatten)]
+    pub check: CheckArgs,
     /// Remove the endpoints of the port, or of all ports; a Service that this command created is deleted with its
     /// last endpoint
     #[arg(long)]
@@ -74,8 +78,10 @@ impl Expose {
             "SCTP" => Protocol::Sctp,
             _ => Protocol::Tcp,
         };
-        ExposeSpec::new(&self.namespace, &self.name, self.port.clone(), protocol, &self.to)
-            .map(|spec| ExposeSpec { traffic_distribution: self.traffic_distribution.clone(), ..spec })
+        let check = self.check.health_check(protocol)?;
+        let spec = ExposeSpec::new(&self.namespace, &self.name, self.port.clone(), protocol, &self.to)?;
+        let traffic_distribution = self.traffic_distribution.clone();
+        Ok(ExposeSpec { traffic_distribution, check, ..spec })
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The controller that leads makes the report; this asks it, adds Events and routes of one Service, and prints.
 
+mod checks;
 pub(in crate::commands) mod detail;
 mod leader;
 pub mod server;
@@ -173,7 +174,9 @@ async fn ask(
         (None, None) => (!target.all_namespaces).then(own),
     };
     let Some(service) = service else {
-        return server.report(namespace.as_deref(), None, window).await;
+        let mut report = server.report(namespace.as_deref(), None, window).await?;
+        checks::complete(&mut report, client, namespace.as_deref(), None).await;
+        return Ok(report);
     };
     let namespace = namespace.unwrap_or_else(own);
     let mut report = server.report(Some(&namespace), Some(&service.name), window).await?;
@@ -187,5 +190,6 @@ async fn ask(
         bail!(service.unknown(Some(&namespace), &keys));
     }
     detail::complete(&mut report, client, server, window).await;
+    checks::complete(&mut report, client, Some(&namespace), Some(&service.name)).await;
     Ok(report)
 }

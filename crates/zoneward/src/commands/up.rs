@@ -5,6 +5,7 @@
 //! stop:  node proxy (its rules stay), L7 proxies (drained) -> controllers -> leader lease released -> API
 //! ```
 
+mod backups;
 pub(super) mod machine;
 mod mesh;
 mod proxy_api;
@@ -25,6 +26,7 @@ use model::annotation;
 use model::random::Random;
 use plan::audit_policy::AuditPolicy;
 use plan::gateway_api::AssignedAddresses;
+use plan::health_checks::CheckScope;
 use prometheus_client::registry::Registry;
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits};
@@ -40,6 +42,7 @@ use tracing::{error, info, warn};
 
 use super::status::server::StatusListener;
 use crate::cli;
+use crate::health_checks::{self, HealthCheckMetrics};
 use ::mesh::route_status::{self, ObservedGateways};
 use ::node::dns::{DnsContext, DnsServer};
 use cluster::Connection;
@@ -100,6 +103,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         .mode(0o700)
         .create(data)
         .with_context(|| format!("creating {}", data.display()))?;
+    let backup_schedule = backups::BackupSchedule::open(&args.backups)?;
     let engine = open_store(&data.join("store"), args)?;
     let credentials =
         Credentials::open(data).with_context(|| format!("credentials in {}", data.display()))?;
@@ -201,6 +205,18 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         );
         controllers = Some(started);
     }
+    let checks = HealthCheckMetrics::default();
+    checks.register(&mut registry);
+    let scope = CheckScope { node: cluster::hostname(), without_node: true };
+    let checking =
+        health_checks::run(client.clone(), scope, clock.clone(), random.split(), checks, stopped.clone());
+    let checking = tokio::spawn(checking);
+    let backing_up = backup_schedule.map(|schedule| {
+        let metrics = backups::BackupMetrics::default();
+        metrics.register(&mut registry);
+        let (api, client) = (api.clone(), client.clone());
+        tokio::spawn(backups::run(api, client, schedule, clock.clone(), metrics, stopped.clone()))
+    });
     let health = ApiHealth::poll(client.clone(), clock.clone(), stopped.clone());
     let mut ready = HealthChecks::default().check("api", move || health.check());
     if let Some(controllers) = &controllers {
@@ -259,7 +275,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         controllers.stop().await?;
     }
     stop.send_replace(true);
-    for task in tasks.into_iter().chain([overseen, counting]) {
+    for task in tasks.into_iter().chain([overseen, counting, checking]).chain(backing_up) {
         task.await.context("a server task panicked")?;
     }
     let told = losses.await.context("the report of the audit log panicked")?;

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Result, bail};
 use model::{Family, Protocol};
+use plan::health_checks::HealthCheck;
 
 /// `--port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +122,7 @@ pub struct ExposeSpec {
     /// Sorted, each once.
     pub targets: Vec<ExposeTarget>,
     pub traffic_distribution: Option<String>,
+    pub check: Option<HealthCheck>,
 }
 
 impl ExposeSpec {
@@ -143,6 +145,7 @@ impl ExposeSpec {
             protocol,
             targets,
             traffic_distribution: None,
+            check: None,
         })
     }
 

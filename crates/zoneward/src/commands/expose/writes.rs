@@ -14,6 +14,7 @@ use plan::slices::Packing;
 use plan::validate::{Violation, validate};
 use serde_json::{Map, Value, json};
 
+use super::check;
 use super::spec::{ExposeSpec, ExposeTarget};
 
 /// Value of the label managed-by of these slices.
@@ -187,6 +188,7 @@ pub fn put(spec: &ExposeSpec, existing: &ExistingObjects) -> Result<PlannedWrite
             None => new_slice(&name, &parsed, &content),
         };
         existing.node.iter().for_each(|node| node.own(&mut object));
+        let object = check::with_check(object, stored.get(name.as_str()).copied(), spec.check.as_ref());
         writes.slices.push(PlannedWrite::new(stored.get(name.as_str()).copied(), object));
     }
     let wanted = port_label(spec);

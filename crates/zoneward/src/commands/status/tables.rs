@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::checks;
 use output::count;
 use output::units::{amount, listed, maybe, percent, plain, seconds, size};
 use plan::status::convergence::DurationQuantiles;
@@ -23,11 +24,13 @@ pub(super) fn text(report: &StatusReport, wide: bool) -> String {
     match &report.detail {
         Some(detail) => {
             text += &services(report, wide);
+            text += &checks::text(&report.health_checks, wide);
             text += &one(detail);
         }
         None => {
             text += &zones(&report.summary.zones, wide);
             text += &services(report, wide);
+            text += &checks::text(&report.health_checks, wide);
             text += &nodes(&report.nodes, wide);
         }
     }
@@ -39,7 +42,7 @@ pub(super) fn text(report: &StatusReport, wide: bool) -> String {
 }
 
 /// Text after a head, wrapped to 80 columns under itself.
-fn paragraph(head: &str, text: &str) -> String {
+pub(super) fn paragraph(head: &str, text: &str) -> String {
     let indent = head.chars().count();
     let (mut lines, mut line) = (String::new(), head.to_owned());
     let mut is_empty = true;
@@ -61,7 +64,12 @@ fn line(head: &str, text: &str) -> String {
 
 /// Columns two blanks apart, some aligned to the right. A first cell that would make a line longer than 80 columns gets
 /// a line of its own.
-fn columns(heads: &[&str], rows: &[Vec<String>], right: std::ops::Range<usize>, wide: bool) -> String {
+pub(super) fn columns(
+    heads: &[&str],
+    rows: &[Vec<String>],
+    right: std::ops::Range<usize>,
+    wide: bool,
+) -> String {
     let length = |text: &str| text.chars().count();
     let mut widths: Vec<usize> = heads.iter().map(|head| length(head)).collect();
     for row in rows {

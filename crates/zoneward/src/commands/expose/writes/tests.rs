@@ -173,3 +173,53 @@ fn processes_with_other_tags_are_in_other_slices_which_say_so() {
     let existing = after(ExistingObjects::default(), writes);
     assert!(!put(&spec, &existing).expect("writes").changed(), "the same again writes nothing");
 }
+
+fn checked(spec: ExposeSpec, probe: &str) -> ExposeSpec {
+    let check = plan::health_checks::HealthCheck {
+        probe: probe.parse().expect("a probe"),
+        period_seconds: 10,
+        timeout_seconds: 1,
+        failure_threshold: 3,
+        success_threshold: 1,
+    };
+    ExposeSpec { check: Some(check), ..spec }
+}
+
+fn ready(slice: &Value) -> Vec<bool> {
+    let endpoints = slice["endpoints"].as_array().expect("endpoints").iter();
+    endpoints.map(|endpoint| endpoint["conditions"]["ready"] == true).collect()
+}
+
+#[test]
+fn checked_endpoints_start_not_ready_and_known_ones_keep_their_readiness() {
+    let first = checked(spec("80", &["10.0.0.7:8080"]), "tcp");
+    let existing =
+        after(ExistingObjects::default(), put(&first, &ExistingObjects::default()).expect("a plan"));
+    let slice = &existing.slices[0];
+    assert_eq!(ready(slice), [false]);
+    let annotations = &slice["metadata"]["annotations"];
+    assert_eq!(annotations[annotation::NOT_READY], r#"{"10.0.0.7":"not checked yet"}"#);
+    assert!(annotations[annotation::HEALTH_CHECK].as_str().is_some_and(|text| text.contains("tcpSocket")));
+    assert!(!put(&first, &existing).expect("a plan").changed());
+
+    // A check says that it is ready; the same flags and further endpoints keep that.
+    let mut existing = existing;
+    existing.slices[0]["endpoints"][0]["conditions"] =
+        json!({"ready": true, "serving": true, "terminating": false});
+    existing.slices[0]["metadata"]["annotations"]
+        .as_object_mut()
+        .expect("annotations")
+        .remove(annotation::NOT_READY);
+    assert!(!put(&first, &existing).expect("a plan").changed());
+    let grown = put(&checked(spec("80", &["10.0.0.7:8080", "10.0.0.8:8080"]), "http:/x"), &existing);
+    assert_eq!(ready(&grown.expect("a plan").slices[0].object), [true, false]);
+
+    // Without a check all are ready, and nothing of it is left.
+    let without = put(&spec("80", &["10.0.0.7:8080", "10.0.0.8:8080"]), &existing).expect("a plan");
+    assert_eq!(ready(&without.slices[0].object), [true, true]);
+    assert!(without.slices[0].object["metadata"]["annotations"][annotation::HEALTH_CHECK].is_null());
+    // A check on endpoints that are in use does not take their traffic away.
+    let existing = after(existing, without);
+    let again = put(&checked(spec("80", &["10.0.0.7:8080", "10.0.0.8:8080"]), "tcp"), &existing);
+    assert_eq!(ready(&again.expect("a plan").slices[0].object), [true, true]);
+}
