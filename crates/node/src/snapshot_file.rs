@@ -102,12 +102,11 @@ impl SnapshotFile {
             return None;
         }
         (self.is_changed, self.written_at) = (false, Some(now));
-        let entry = |((kind, ..), text): (&Key, &Box<str>)| {
+        let entries = self.objects.iter().filter_map(|((kind, ..), text)| {
             let object = RawValue::from_string(text.to_string()).ok()?;
             Some(StoredEntry { kind: kind.as_str().to_owned(), object })
-        };
-        let stored =
-            Stored { saved_at: time.to_string(), objects: self.objects.iter().filter_map(entry).collect() };
+        });
+        let stored = Stored { saved_at: time.to_string(), objects: entries.collect() };
         Some((self.path.clone(), serde_json::to_vec(&stored).ok()?))
     }
 
