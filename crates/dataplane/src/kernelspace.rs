@@ -19,6 +19,6 @@ mod trace;
 
 pub use backend::KernelspaceBackend;
 pub use hcn::{Hcn, HcnError, HcnErrorKind, HcnKind, HcnVersion};
-pub use object::{Endpoint, Guid, LoadBalancer, Network, PortMapping, RemoteSubnet};
-pub use render::{KernelspaceSettings, Rendered, WantedLoadBalancer, render};
+pub use object::{Guid, HcnEndpoint, LoadBalancer, Network, PortMapping, RemoteSubnet};
+pub use render::{HcnObjects, KernelspaceSettings, WantedLoadBalancer, render};
 pub use text::HcnListing;

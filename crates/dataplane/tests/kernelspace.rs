@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex};
 use dataplane::backend::{CleanupScope, NodeBackend, TracedVerdict};
 use dataplane::kernelspace::fake::FakeHcn;
 use dataplane::kernelspace::{
-    Endpoint, Guid, HcnKind, KernelspaceBackend, KernelspaceSettings, LoadBalancer, Network, RemoteSubnet,
-    Rendered, render,
+    Guid, HcnEndpoint, HcnKind, HcnObjects, KernelspaceBackend, KernelspaceSettings, LoadBalancer, Network,
+    RemoteSubnet, render,
 };
 use model::ForwardingTable;
 use model::forward::{ForwardingMode, PacketVerdict};
@@ -55,12 +55,12 @@ fn overlay() -> Network {
 }
 
 /// The endpoints that a fake holds.
-fn held_endpoints(fake: &FakeHcn) -> BTreeMap<Guid, Endpoint> {
+fn held_endpoints(fake: &FakeHcn) -> BTreeMap<Guid, HcnEndpoint> {
     let all = [true, false].into_iter().flat_map(|ours| fake.objects(HcnKind::Endpoint, ours));
     all.map(|(id, value)| (id, serde_json::from_value(value).expect("an endpoint"))).collect()
 }
 
-fn rendered(table: &ForwardingTable, settings: &KernelspaceSettings, network: &Network) -> Rendered {
+fn rendered(table: &ForwardingTable, settings: &KernelspaceSettings, network: &Network) -> HcnObjects {
     render(table, settings, network, &held_endpoints(&FakeHcn::with_pods(network, table)))
 }
 
@@ -101,8 +101,8 @@ fn a_node_without_the_network_says_which_field_to_set() {
 /// What must hold of every load balancer.
 fn check(
     table: &ForwardingTable,
-    rendered: &Rendered,
-    endpoints: &BTreeMap<Guid, Endpoint>,
+    rendered: &HcnObjects,
+    endpoints: &BTreeMap<Guid, HcnEndpoint>,
 ) -> Result<(), TestCaseError> {
     let frontends: Vec<_> = table.services().flat_map(|(_, frontends)| frontends).collect();
     let served = frontends.iter().filter(|frontend| frontend.is_served()).count();

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use dataplane::kernelspace::fake::FakeHcn;
 use dataplane::kernelspace::{
-    Endpoint, Guid, HcnKind, KernelspaceBackend, KernelspaceSettings, Network, RemoteSubnet, Rendered, render,
+    Guid, HcnEndpoint, HcnKind, HcnObjects, KernelspaceBackend, KernelspaceSettings, Network, RemoteSubnet,
+    render,
 };
 use model::{Family, ForwardingTable, Name, Node, Notice, ObjectRef};
 
@@ -116,7 +117,9 @@ fn source_vip(winkernel: &Winkernel) -> Result<Option<IpAddr>> {
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse::<IpAddr>().map(Some).with_context(|| format!("winkernel.sourceVip: {text:?} is not an IP address"))
+    text.parse::<IpAddr>()
+        .map(Some)
+        .with_context(|| format!("winkernel.sourceVip: {text:?} is not an IP address"))
 }
 
 /// What kube-proxy ignores on Windows, and what the preview does.
@@ -153,10 +156,10 @@ pub struct KernelspacePreview {
 
 impl KernelspacePreview {
     /// What HNS should hold.
-    pub fn render(&self, table: &ForwardingTable) -> Rendered {
+    pub fn render(&self, table: &ForwardingTable) -> HcnObjects {
         let pods = self.fake.objects(HcnKind::Endpoint, false);
         let read = |(id, value)| Some((id, serde_json::from_value(value).ok()?));
-        let pods: BTreeMap<Guid, Endpoint> = pods.into_iter().filter_map(read).collect();
+        let pods: BTreeMap<Guid, HcnEndpoint> = pods.into_iter().filter_map(read).collect();
         render(table, &self.settings, &self.network, &pods)
     }
 

@@ -9,7 +9,7 @@ use model::random::Random;
 use serde_json::{Value, json};
 
 use super::hcn::{Hcn, HcnError, HcnKind, HcnVersion};
-use super::object::{Endpoint, FOREIGN, Guid, IpConfiguration, LoadBalancer, Network, PortMapping};
+use super::object::{FOREIGN, Guid, HcnEndpoint, IpConfiguration, LoadBalancer, Network, PortMapping};
 
 /// Objects by id.
 #[derive(Clone, Debug)]
@@ -73,11 +73,11 @@ impl FakeHcn {
     /// The endpoint of a pod on this node, as the network plugin makes it.
     pub fn add_pod(&mut self, network: &Network, address: IpAddr) -> Guid {
         let id = Guid::named(FOREIGN, &format!("pod {address}"));
-        let endpoint = Endpoint {
+        let endpoint = HcnEndpoint {
             id: id.clone(),
             host_compute_network: network.id.clone(),
             ip_configurations: vec![IpConfiguration { ip_address: address }],
-            ..Endpoint::default()
+            ..HcnEndpoint::default()
         };
         self.objects.insert((HcnKind::Endpoint, id.clone()), json!(endpoint));
         id
@@ -134,7 +134,7 @@ impl FakeHcn {
         match kind {
             HcnKind::Network => return Err(HcnError::NOT_IMPLEMENTED),
             HcnKind::Endpoint => {
-                let endpoint: Endpoint = serde_json::from_str(settings).map_err(invalid)?;
+                let endpoint: HcnEndpoint = serde_json::from_str(settings).map_err(invalid)?;
                 let network = (HcnKind::Network, endpoint.host_compute_network);
                 self.objects.get(&network).ok_or(HcnError::NETWORK_NOT_FOUND)?;
             }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
 
-use super::object::{Endpoint, Guid, LoadBalancer, Network};
+use super::object::{Guid, HcnEndpoint, LoadBalancer, Network};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HcnKind {
@@ -136,7 +136,7 @@ impl std::error::Error for HcnError {}
 #[derive(Debug, Default)]
 pub(super) struct HcnState {
     pub(super) network: Network,
-    pub(super) endpoints: BTreeMap<Guid, Endpoint>,
+    pub(super) endpoints: BTreeMap<Guid, HcnEndpoint>,
     pub(super) load_balancers: BTreeMap<Guid, LoadBalancer>,
 }
 
@@ -145,7 +145,7 @@ impl HcnState {
     pub(super) fn read(hcn: &mut dyn Hcn, network: &str) -> Result<Self, HcnError> {
         let networks: Vec<Network> = objects(hcn, HcnKind::Network)?;
         let network = networks.into_iter().find(|held| held.name.eq_ignore_ascii_case(network));
-        let endpoints: Vec<Endpoint> = objects(hcn, HcnKind::Endpoint)?;
+        let endpoints: Vec<HcnEndpoint> = objects(hcn, HcnKind::Endpoint)?;
         let load_balancers: Vec<LoadBalancer> = objects(hcn, HcnKind::LoadBalancer)?;
         Ok(Self {
             network: network.ok_or(HcnError::NETWORK_NOT_FOUND)?,

@@ -132,12 +132,12 @@ fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<IpAddr>, D::Erro
 /// A pod, or another destination.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Endpoint {
+pub struct HcnEndpoint {
     #[serde(rename = "ID")]
     pub id: Guid,
     pub host_compute_network: Guid,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub policies: Vec<Policy>,
+    pub policies: Vec<HcnPolicy>,
     pub ip_configurations: Vec<IpConfiguration>,
     pub mac_address: String,
     pub flags: u32,
@@ -153,7 +153,7 @@ pub struct IpConfiguration {
 /// A policy of an endpoint or of a network.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Policy {
+pub struct HcnPolicy {
     #[serde(rename = "Type")]
     pub kind: String,
     pub settings: Value,
@@ -162,10 +162,10 @@ pub struct Policy {
 /// The policy of a remote endpoint in an overlay network: the node that has it.
 const PROVIDER_ADDRESS: &str = "ProviderAddress";
 
-impl Endpoint {
+impl HcnEndpoint {
     /// An endpoint that the node does not have itself.
     pub(super) fn remote(address: IpAddr, network: &Guid, provider: Option<IpAddr>) -> Self {
-        let policy = |provider| Policy {
+        let policy = |provider| HcnPolicy {
             kind: PROVIDER_ADDRESS.to_owned(),
             settings: json!({ "ProviderAddress": provider }),
         };
@@ -229,7 +229,7 @@ pub struct Network {
     /// `Overlay` or `L2Bridge`.
     #[serde(rename = "Type")]
     pub kind: String,
-    pub policies: Vec<Policy>,
+    pub policies: Vec<HcnPolicy>,
 }
 
 /// A range of pods in an overlay network, and the node that has them.
@@ -244,7 +244,7 @@ const REMOTE_SUBNET_ROUTE: &str = "RemoteSubnetRoute";
 impl Network {
     /// An overlay network with these ranges.
     pub fn overlay(name: &str, subnets: &[RemoteSubnet]) -> Self {
-        let policy = |subnet: &RemoteSubnet| Policy {
+        let policy = |subnet: &RemoteSubnet| HcnPolicy {
             kind: REMOTE_SUBNET_ROUTE.to_owned(),
             settings: json!({"DestinationPrefix": subnet.range, "ProviderAddress": subnet.provider}),
         };
@@ -264,7 +264,7 @@ impl Network {
     pub fn remote_subnets(&self) -> Vec<RemoteSubnet> {
         let routes = self.policies.iter().filter(|policy| policy.kind == REMOTE_SUBNET_ROUTE);
         let text = |settings: &Value, field: &str| settings.get(field)?.as_str().map(str::to_owned);
-        let subnet = |policy: &Policy| {
+        let subnet = |policy: &HcnPolicy| {
             Some(RemoteSubnet {
                 range: text(&policy.settings, "DestinationPrefix")?.parse().ok()?,
                 provider: text(&policy.settings, "ProviderAddress")?.parse().ok()?,

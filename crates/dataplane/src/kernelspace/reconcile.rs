@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::hcn::{Hcn, HcnError, HcnErrorKind, HcnKind, HcnState};
 use super::object::{Guid, LoadBalancer};
-use super::render::{KernelspaceSettings, Rendered, render};
+use super::render::{HcnObjects, KernelspaceSettings, render};
 use crate::backend::BackendError;
 
 /// How often a sync reads and repairs.
@@ -98,7 +98,7 @@ impl<'a> Pass<'a> {
     }
 
     /// An error means that HNS is away.
-    fn apply(&mut self, state: &HcnState, wanted: &Rendered) -> Result<(), HcnError> {
+    fn apply(&mut self, state: &HcnState, wanted: &HcnObjects) -> Result<(), HcnError> {
         self.release_changed(state, wanted)?;
         for (id, endpoint) in &wanted.endpoints {
             if !self.endpoints.contains(id) && self.create(HcnKind::Endpoint, id, endpoint, None)? {
@@ -129,7 +129,7 @@ impl<'a> Pass<'a> {
     }
 
     /// An endpoint is changed by making it anew; the load balancers that use it are made anew, too.
-    fn release_changed(&mut self, state: &HcnState, wanted: &Rendered) -> Result<(), HcnError> {
+    fn release_changed(&mut self, state: &HcnState, wanted: &HcnObjects) -> Result<(), HcnError> {
         for (id, endpoint) in &wanted.endpoints {
             if state.endpoints.get(id).is_none_or(|held| held.is_same(endpoint)) {
                 continue;

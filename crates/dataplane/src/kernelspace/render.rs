@@ -13,7 +13,7 @@ use model::forward::{
 use model::{Family, ServiceKey, TrafficPolicy};
 
 use super::object::{
-    BY_CLIENT, BY_CONNECTION, DSR, Endpoint, Guid, IPV6, LOCAL_ROUTED_VIP, LoadBalancer, Network,
+    BY_CLIENT, BY_CONNECTION, DSR, Guid, HcnEndpoint, IPV6, LOCAL_ROUTED_VIP, LoadBalancer, Network,
     PortMapping, RemoteSubnet, VIP_EXTERNAL_IP,
 };
 use crate::nftables::render::protocol_number;
@@ -31,10 +31,10 @@ pub struct KernelspaceSettings {
 
 /// What HNS should hold.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rendered {
+pub struct HcnObjects {
     pub load_balancers: BTreeMap<Guid, WantedLoadBalancer>,
     /// Those that we make.
-    pub endpoints: BTreeMap<Guid, Endpoint>,
+    pub endpoints: BTreeMap<Guid, HcnEndpoint>,
     /// Endpoints that are left out.
     pub problems: Vec<String>,
 }
@@ -54,15 +54,15 @@ pub fn render(
     table: &ForwardingTable,
     settings: &KernelspaceSettings,
     network: &Network,
-    found: &BTreeMap<Guid, Endpoint>,
-) -> Rendered {
+    found: &BTreeMap<Guid, HcnEndpoint>,
+) -> HcnObjects {
     let mut renderer = Renderer {
         node: &table.node,
         settings,
         network,
         subnets: network.remote_subnets(),
         found: by_address(network, found),
-        rendered: Rendered::default(),
+        rendered: HcnObjects::default(),
     };
     for frontend in table.services().flat_map(|(_, frontends)| frontends) {
         renderer.add(frontend);
@@ -71,8 +71,11 @@ pub fn render(
 }
 
 /// The endpoints of other programs on the network; of two with an address that of this node.
-fn by_address<'a>(network: &Network, found: &'a BTreeMap<Guid, Endpoint>) -> BTreeMap<IpAddr, &'a Endpoint> {
-    let mut found: Vec<&Endpoint> = found
+fn by_address<'a>(
+    network: &Network,
+    found: &'a BTreeMap<Guid, HcnEndpoint>,
+) -> BTreeMap<IpAddr, &'a HcnEndpoint> {
+    let mut found: Vec<&HcnEndpoint> = found
         .values()
         .filter(|endpoint| !endpoint.id.is_ours() && endpoint.host_compute_network == network.id)
         .collect();
@@ -88,8 +91,8 @@ struct Renderer<'a> {
     settings: &'a KernelspaceSettings,
     network: &'a Network,
     subnets: Vec<RemoteSubnet>,
-    found: BTreeMap<IpAddr, &'a Endpoint>,
-    rendered: Rendered,
+    found: BTreeMap<IpAddr, &'a HcnEndpoint>,
+    rendered: HcnObjects,
 }
 
 impl Renderer<'_> {
@@ -153,7 +156,7 @@ impl Renderer<'_> {
             true => self.provider(address).or_else(outside),
             false => None,
         };
-        let made = Endpoint::remote(address, &self.network.id, provider);
+        let made = HcnEndpoint::remote(address, &self.network.id, provider);
         let id = made.id.clone();
         self.rendered.endpoints.insert(id.clone(), made);
         Some(id)

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::object::{BY_CLIENT, Endpoint};
-use super::render::{Rendered, WantedLoadBalancer};
+use super::object::{BY_CLIENT, HcnEndpoint};
+use super::render::{HcnObjects, WantedLoadBalancer};
 use crate::nftables::diff::DiffLine;
 
 /// What HNS holds or should hold of ours: object -> content.
@@ -13,7 +13,7 @@ pub struct HcnListing {
 }
 
 impl HcnListing {
-    pub fn of(rendered: &Rendered) -> Self {
+    pub fn of(rendered: &HcnObjects) -> Self {
         let endpoints = rendered.endpoints.values().map(endpoint);
         let load_balancers = rendered.load_balancers.values().map(load_balancer);
         Self { objects: endpoints.chain(load_balancers).collect() }
@@ -37,7 +37,7 @@ impl HcnListing {
     }
 }
 
-fn endpoint(endpoint: &Endpoint) -> (String, String) {
+fn endpoint(endpoint: &HcnEndpoint) -> (String, String) {
     let addresses: Vec<String> = endpoint.addresses().map(|address| address.to_string()).collect();
     let mut text = format!("remote, {}", endpoint.mac_address);
     if let Some(provider) = endpoint.provider() {

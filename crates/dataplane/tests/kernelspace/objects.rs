@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 
 /// One line for each object.
-fn lines(rendered: &Rendered) -> String {
+fn lines(rendered: &HcnObjects) -> String {
     let endpoints = rendered.endpoints.values().map(|endpoint| json!(endpoint).to_string());
     let load_balancers = rendered.load_balancers.values().map(|wanted| {
         let text = json!(wanted.object).to_string();

@@ -43,7 +43,7 @@ impl Node {
             match random.below(4) {
                 0 => fake.remove(HcnKind::Endpoint, &id),
                 _ => {
-                    let pod: Endpoint = serde_json::from_value(value).unwrap();
+                    let pod: HcnEndpoint = serde_json::from_value(value).unwrap();
                     pod.addresses().for_each(|address| drop(fake.add_pod(&self.network, address)));
                 }
             }

@@ -8,7 +8,7 @@ mod summary;
 
 use anyhow::{Context, Result, bail};
 use dataplane::ipvs::{IpvsListing, IpvsSettings, IpvsSocket, nft_table};
-use dataplane::kernelspace::{HcnListing, Rendered};
+use dataplane::kernelspace::{HcnListing, HcnObjects};
 use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::apply::read;
 use dataplane::nftables::diff::{DiffLine, RulesetDiff, diff, lines};
@@ -148,7 +148,7 @@ fn run_kernelspace(
 }
 
 /// The documents that HNS would get.
-fn hcn_value(rendered: &Rendered) -> Value {
+fn hcn_value(rendered: &HcnObjects) -> Value {
     let endpoints: Vec<_> = rendered.endpoints.values().collect();
     let load_balancers: Vec<_> = rendered.load_balancers.values().map(|wanted| &wanted.object).collect();
     json!({"endpoints": endpoints, "loadBalancers": load_balancers})
