@@ -88,7 +88,7 @@ impl FromStr for Probe {
 
 /// How an endpoint is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HealthCheck {
+pub struct EndpointCheck {
     pub probe: Probe,
     pub period_seconds: u32,
     pub timeout_seconds: u32,
@@ -98,7 +98,7 @@ pub struct HealthCheck {
     pub success_threshold: u32,
 }
 
-impl HealthCheck {
+impl EndpointCheck {
     pub fn period(&self) -> Duration {
         Duration::from_secs(self.period_seconds.into())
     }
@@ -163,19 +163,19 @@ struct HttpGetJson {
     port: Option<u16>,
 }
 
-impl From<&HealthCheck> for ProbeJson {
-    fn from(check: &HealthCheck) -> Self {
+impl From<&EndpointCheck> for ProbeJson {
+    fn from(check: &EndpointCheck) -> Self {
         let (tcp_socket, http_get) = match &check.probe {
             Probe::Tcp { port } => (Some(TcpSocketJson { port: *port }), None),
             Probe::Http { port, path } => (None, Some(HttpGetJson { path: path.clone(), port: *port })),
         };
-        let HealthCheck { period_seconds, timeout_seconds, failure_threshold, success_threshold, .. } =
+        let EndpointCheck { period_seconds, timeout_seconds, failure_threshold, success_threshold, .. } =
             *check;
         Self { tcp_socket, http_get, period_seconds, timeout_seconds, failure_threshold, success_threshold }
     }
 }
 
-impl TryFrom<ProbeJson> for HealthCheck {
+impl TryFrom<ProbeJson> for EndpointCheck {
     type Error = String;
 
     fn try_from(json: ProbeJson) -> Result<Self, String> {
@@ -223,7 +223,7 @@ impl EndpointHealth {
 
     /// Counts the outcome of a check. As in the kubelet, readiness turns after a number of equal outcomes in a row; a
     /// reason is replaced when another one has been given as often.
-    pub fn record(&mut self, check: &HealthCheck, outcome: Result<(), String>) {
+    pub fn record(&mut self, check: &EndpointCheck, outcome: Result<(), String>) {
         let is_first = !std::mem::replace(&mut self.checked, true);
         match outcome {
             Ok(()) => {

@@ -19,7 +19,7 @@ use http::Method;
 use kube::{Client, Error};
 use model::annotation;
 use model::random::Random;
-use plan::health_checks::{CheckSchedule, CheckScope, CheckTarget, CheckedSlice, HealthCheck, with_health};
+use plan::health_checks::{CheckSchedule, CheckScope, CheckTarget, CheckedSlice, EndpointCheck, with_health};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -223,7 +223,7 @@ fn name(object: &WatchedObject) -> SliceName {
     (object.namespace().to_owned(), object.name().to_owned())
 }
 
-async fn probed(target: CheckTarget, socket: SocketAddr, check: HealthCheck) -> Probed {
+async fn probed(target: CheckTarget, socket: SocketAddr, check: EndpointCheck) -> Probed {
     let outcome = probe::run(socket, &check).await;
     Probed { target, socket, kind: check.probe.kind(), outcome }
 }

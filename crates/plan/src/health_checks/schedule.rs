@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use model::hash::{BASIS_64, fnv1a_64};
 
-use super::{CheckScope, CheckedSlice, EndpointHealth, HealthCheck};
+use super::{CheckScope, CheckedSlice, EndpointCheck, EndpointHealth};
 
 /// One endpoint of a slice.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,7 +19,7 @@ pub struct CheckTarget {
 
 #[derive(Debug)]
 struct Scheduled {
-    check: HealthCheck,
+    check: EndpointCheck,
     socket: SocketAddr,
     health: EndpointHealth,
     next: Duration,
@@ -89,7 +89,7 @@ impl CheckSchedule {
     }
 
     /// The checks to start now.
-    pub fn due(&mut self, now: Duration) -> Vec<(CheckTarget, SocketAddr, HealthCheck)> {
+    pub fn due(&mut self, now: Duration) -> Vec<(CheckTarget, SocketAddr, EndpointCheck)> {
         let mut started = Vec::new();
         while self.running < self.max_running {
             let Some((next, target)) = self.queue.first().cloned().filter(|(next, _)| *next <= now) else {
@@ -170,7 +170,7 @@ impl CheckSchedule {
 }
 
 /// After a restart, the checks of known endpoints are spread over their period.
-fn spread(target: &CheckTarget, check: &HealthCheck) -> Duration {
+fn spread(target: &CheckTarget, check: &EndpointCheck) -> Duration {
     let text = format!("{}/{}/{}", target.namespace, target.slice, target.address);
     let millis = u64::from(check.period_seconds) * 1_000;
     Duration::from_millis(fnv1a_64(BASIS_64, text.as_bytes()) % millis.max(1))

@@ -7,12 +7,12 @@ use model::annotation::{self, HEALTH_CHECK, NOT_READY};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{EndpointHealth, HealthCheck};
+use super::{EndpointCheck, EndpointHealth};
 
 /// A slice whose endpoints are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedSlice {
-    pub check: HealthCheck,
+    pub check: EndpointCheck,
     /// The port of its endpoints.
     pub port: Option<u16>,
     pub endpoints: Vec<CheckedEndpoint>,
@@ -34,7 +34,7 @@ impl CheckedSlice {
         if !slice["metadata"]["deletionTimestamp"].is_null() {
             return Ok(None);
         }
-        let check = HealthCheck::from_json(text).map_err(|why| {
+        let check = EndpointCheck::from_json(text).map_err(|why| {
             let metadata = &slice["metadata"];
             let name = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
             format!("EndpointSlice {}/{}: {HEALTH_CHECK}: {why}", name("namespace"), name("name"))

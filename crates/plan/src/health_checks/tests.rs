@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn check(probe: &str, failures: u32, successes: u32) -> HealthCheck {
-    HealthCheck {
+fn check(probe: &str, failures: u32, successes: u32) -> EndpointCheck {
+    EndpointCheck {
         probe: probe.parse().expect("a probe"),
         period_seconds: 10,
         timeout_seconds: 1,
@@ -32,9 +32,9 @@ fn probes_are_read_and_written() {
         assert!(wrong.parse::<Probe>().is_err(), "{wrong}");
     }
     for one in [check("tcp:9000", 3, 1), check("http:8081/x", 2, 4)] {
-        assert_eq!(HealthCheck::from_json(&one.to_json()), Ok(one));
+        assert_eq!(EndpointCheck::from_json(&one.to_json()), Ok(one));
     }
-    let defaults = HealthCheck::from_json(r#"{"httpGet":{"path":"/healthz"}}"#);
+    let defaults = EndpointCheck::from_json(r#"{"httpGet":{"path":"/healthz"}}"#);
     assert_eq!(defaults, Ok(check("http:/healthz", 3, 1)), "the defaults of Kubernetes");
     for wrong in [
         "{}",
@@ -44,7 +44,7 @@ fn probes_are_read_and_written() {
         r#"{"tcpSocket":{},"periodSeconds":0}"#,
         r#"{"httpGet":{"path":"no slash"}}"#,
     ] {
-        assert!(HealthCheck::from_json(wrong).is_err(), "{wrong}");
+        assert!(EndpointCheck::from_json(wrong).is_err(), "{wrong}");
     }
 }
 
@@ -92,7 +92,7 @@ fn a_reason_is_told_at_the_first_failure_and_replaced_only_by_one_that_lasts() {
     assert_eq!(health.reason.map(|reason| reason.len()), Some(MAX_REASON));
 }
 
-fn slice(endpoints: &[(&str, bool, Option<&str>)], check: &HealthCheck) -> Value {
+fn slice(endpoints: &[(&str, bool, Option<&str>)], check: &EndpointCheck) -> Value {
     let endpoints: Vec<Value> = endpoints
         .iter()
         .map(|(address, ready, node)| {

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
-use plan::health_checks::{HealthCheck, Probe};
+use plan::health_checks::{EndpointCheck, Probe};
 use tokio::net::TcpStream;
 
 /// The error is the reason, stable from one check to the next.
-pub async fn run(address: SocketAddr, check: &HealthCheck) -> Result<(), String> {
+pub async fn run(address: SocketAddr, check: &EndpointCheck) -> Result<(), String> {
     let what = match &check.probe {
         Probe::Tcp { .. } => format!("TCP {address}"),
         Probe::Http { path, .. } => format!("GET http://{address}{path}"),

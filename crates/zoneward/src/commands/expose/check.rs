@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use model::Protocol;
 use model::annotation::{HEALTH_CHECK, NOT_READY};
-use plan::health_checks::{CheckedEndpoint, CheckedSlice, EndpointHealth, HealthCheck, Probe, with_health};
+use plan::health_checks::{CheckedEndpoint, CheckedSlice, EndpointCheck, EndpointHealth, Probe, with_health};
 use serde_json::{Value, json};
 
 /// Flags of a readiness probe. The names of the fields in Kubernetes are in the help.
@@ -43,7 +43,7 @@ fn whole_seconds(text: &str) -> Result<u32, String> {
 }
 
 impl CheckArgs {
-    pub fn health_check(&self, protocol: Protocol) -> Result<Option<HealthCheck>> {
+    pub fn health_check(&self, protocol: Protocol) -> Result<Option<EndpointCheck>> {
         let Some(probe) = self.check.clone() else { return Ok(None) };
         if protocol != Protocol::Tcp && probe.port().is_none() {
             bail!(
@@ -52,7 +52,7 @@ impl CheckArgs {
                 protocol.as_str()
             );
         }
-        Ok(Some(HealthCheck {
+        Ok(Some(EndpointCheck {
             probe,
             period_seconds: self.check_interval,
             timeout_seconds: self.check_timeout,
@@ -63,8 +63,8 @@ impl CheckArgs {
 }
 
 /// The slice with the check and the readiness of its endpoints.
-pub(super) fn with_check(mut slice: Value, stored: Option<&Value>, check: Option<&HealthCheck>) -> Value {
-    set_annotation(&mut slice, HEALTH_CHECK, check.map(HealthCheck::to_json));
+pub(super) fn with_check(mut slice: Value, stored: Option<&Value>, check: Option<&EndpointCheck>) -> Value {
+    set_annotation(&mut slice, HEALTH_CHECK, check.map(EndpointCheck::to_json));
     let Ok(Some(wanted)) = CheckedSlice::parse(&slice) else {
         set_annotation(&mut slice, NOT_READY, None);
         return slice;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Result, bail};
 use model::{Family, Protocol};
-use plan::health_checks::HealthCheck;
+use plan::health_checks::EndpointCheck;
 
 /// `--port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ pub struct ExposeSpec {
     /// Sorted, each once.
     pub targets: Vec<ExposeTarget>,
     pub traffic_distribution: Option<String>,
-    pub check: Option<HealthCheck>,
+    pub check: Option<EndpointCheck>,
 }
 
 impl ExposeSpec {
