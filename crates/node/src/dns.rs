@@ -17,6 +17,7 @@ mod server;
 mod table;
 mod wire;
 
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -72,6 +73,17 @@ pub struct DnsFlags {
     /// at the end
     #[arg(long, help_heading = "DNS", requires = "dns")]
     pub configure_resolver: bool,
+}
+
+impl DnsFlags {
+    /// The flags as words, for a child process.
+    pub fn words(&self) -> Vec<OsString> {
+        let Some(address) = self.dns else { return Vec::new() };
+        let mut words = vec![format!("--dns={address}"), format!("--cluster-domain={}", self.cluster_domain)];
+        words.extend(self.dns_upstream.iter().map(|server| format!("--dns-upstream={server}")));
+        words.extend(self.configure_resolver.then(|| "--configure-resolver".to_owned()));
+        words.into_iter().map(OsString::from).collect()
+    }
 }
 
 /// An address with or without a port.

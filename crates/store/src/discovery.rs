@@ -81,7 +81,8 @@ fn paths() -> Vec<String> {
     let mut paths: Vec<String> = vec!["/api".to_owned(), "/apis".to_owned()];
     paths.extend(group_paths().into_iter().map(|path| format!("/{path}")));
     paths.extend(
-        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"].map(str::to_owned),
+        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+            .map(str::to_owned),
     );
     paths
 }

@@ -145,7 +145,7 @@ Examples:
   zoneward up --no-node --data-dir ./zoneward-data --sidecar frontend:8081=backend
   zoneward up --no-node --data-dir ./zoneward-data --backup-every 6h --backup-to /mnt/backups
   kubectl --kubeconfig ./zoneward-data/kubeconfig get services -A")]
-    Up(Up),
+    Up(Box<Up>),
     /// Run the EndpointSlice controller against a cluster
     ///
     /// Replaces the EndpointSlice controller of kube-controller-manager: disable that one first

@@ -11,7 +11,6 @@ mod namespace;
 #[path = "../../dataplane/tests/kernel/runner.rs"]
 mod runner;
 #[path = "started/up.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
 mod started;
 
 use std::collections::BTreeSet;

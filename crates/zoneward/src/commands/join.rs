@@ -3,6 +3,7 @@
 //! ```text
 //! --token, --ca-hash -> credential -> DIR/kubeconfig (renewed in time) -> node proxy, a child process
 //!                       Node, Lease, Events, exposed slices: its own, and no others
+//!                       health checks of its exposed processes
 //! ```
 
 mod credential;
@@ -13,14 +14,18 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ::node::dns::DnsFlags;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clock::Clock;
 use kube::Client;
+use model::random::Random;
+use plan::health_checks::CheckScope;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::up::{check_rights, machine};
+use crate::health_checks::{self, HealthCheckMetrics};
 use cluster::log;
 use cluster::signals::Signals;
 use cluster::supervisor::{self, ChildPrivileges, ChildProgram, RestartBackoff};
@@ -55,6 +60,8 @@ pub struct Join {
     #[arg(long)]
     pub no_node: bool,
     #[command(flatten)]
+    pub dns: DnsFlags,
+    #[command(flatten)]
     pub log: log::LogArgs,
 }
 
@@ -69,6 +76,8 @@ pub fn run(args: &Join) -> Result<bool> {
 async fn serve(args: &Join) -> Result<()> {
     if !args.no_node {
         check_rights()?;
+    } else if args.dns.dns.is_some() {
+        bail!("--dns is served by the node proxy: leave out --no-node, or --dns");
     }
     let mut signals = Signals::listen()?;
     let (folder, clock) = (&args.data_dir, Clock::system());
@@ -93,6 +102,10 @@ async fn serve(args: &Join) -> Result<()> {
     let (stop, stopped) = watch::channel(false);
     let keeping =
         tokio::spawn(credential::keep(client.clone(), kubeconfig.clone(), clock.clone(), stopped.clone()));
+    let scope = CheckScope { node: node.clone(), without_node: false };
+    let (random, checks) = (Random::seeded(clock::os_seed()), HealthCheckMetrics::default());
+    let checking = health_checks::run(client.clone(), scope, clock.clone(), random, checks, stopped.clone());
+    let checking = tokio::spawn(checking);
     let registering = tokio::spawn(register(client, node.clone(), args.zone.clone(), stopped.clone()));
     let proxy = match args.no_node {
         true => None,
@@ -109,6 +122,7 @@ async fn serve(args: &Join) -> Result<()> {
     if let Some(proxy) = proxy {
         proxy.await.context("supervisor of the node proxy panicked")?;
     }
+    checking.await.context("the health checks panicked")?;
     keeping.await.context("the renewal of the credential panicked")?;
     registering.await.context("the registration of the Node panicked")
 }
@@ -139,6 +153,7 @@ fn node_proxy(args: &Join, kubeconfig: &Path, credential: &NodeCredential) -> Re
     let mut words: Vec<OsString> = vec!["node".into(), "--kubeconfig".into(), kubeconfig.into()];
     words.extend(["--hostname-override", &credential.node].map(OsString::from));
     words.extend(["--snapshot".into(), kubeconfig.with_file_name("snapshot.json").into()]);
+    words.extend(args.dns.words());
     words.extend(["--logging-format", args.log.logging_format.as_str()].map(OsString::from));
     match &args.node_config {
         Some(config) => words.extend(["--config".into(), config.into()]),
