@@ -31,6 +31,10 @@ const TESTS: &[runner::Test] = &[
         "joined_machine_serves_while_the_api_is_away_and_after_its_restart",
         joined::joined_machine_serves_while_the_api_is_away_and_after_its_restart,
     ),
+    (
+        "joined_machine_checks_its_processes_and_serves_names",
+        joined::joined_machine_checks_its_processes_and_serves_names,
+    ),
     ("wrong_used_and_expired_tokens_are_refused", refused::wrong_used_and_expired_tokens_are_refused),
     ("another_authority_is_refused", refused::another_authority_is_refused),
 ];

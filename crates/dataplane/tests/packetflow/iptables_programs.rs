@@ -2,6 +2,7 @@
 //! their lock.
 
 use std::fs::File;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use dataplane::iptables::commands::IptablesFlavour::{Legacy, Nft};
@@ -32,11 +33,13 @@ pub(crate) fn a_held_lock_is_waited_for() {
     nix::mount::mount(Some("none"), "/run", Some("tmpfs"), nix::mount::MsFlags::empty(), nothing).unwrap();
     let lock = File::create("/run/xtables.lock").unwrap();
     lock.lock().unwrap();
-    let holder = std::thread::spawn(move || {
+    let (say, hear) = mpsc::channel();
+    std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(5500));
+        say.send(()).unwrap();
         drop(lock);
     });
     programs.restore(Family::V4, "*nat\n:WAITED-FOR - [0:0]\nCOMMIT\n").unwrap();
-    assert!(holder.is_finished(), "it did not wait");
+    hear.try_recv().expect("it waited");
     assert!(programs.has_chain(Family::V4, IptablesTableName::Nat, "WAITED-FOR").unwrap());
 }

@@ -227,6 +227,20 @@ impl Machine {
         })
     }
 
+    /// What a server there answers to a message.
+    pub fn exchange(&self, to: SocketAddr, message: &[u8]) -> Option<Vec<u8>> {
+        let message = message.to_owned();
+        self.neighbour.within(move || {
+            let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(5)).ok()?;
+            stream.write_all(&message).ok()?;
+            let mut length = [0; 2];
+            stream.read_exact(&mut length).ok()?;
+            let mut answer = vec![0; usize::from(u16::from_be_bytes(length))];
+            stream.read_exact(&mut answer).ok()?;
+            Some(answer)
+        })
+    }
+
     pub fn remove(&self) {
         let _ = fs::remove_dir_all(&self.data);
         for file in [self.log(), self.data.with_extension("audit")] {

@@ -250,3 +250,57 @@ pub fn joined_machine_serves_while_the_api_is_away_and_after_its_restart() {
     drop((joined, up));
     [first, second].iter().for_each(Machine::remove);
 }
+
+/// The machine that hosts the processes checks them, and its node proxy serves DNS.
+pub fn joined_machine_checks_its_processes_and_serves_names() {
+    let [first, second] = machines("checks");
+    let up = first.up();
+    let token = first.token("box-2", &["--server", "https://10.0.0.1:6443"]);
+    let words = Machine::join_words(&token);
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    words.push("--dns=10.0.0.2:53");
+    let said = second.run(&words).stderr;
+    assert!(String::from_utf8_lossy(&said).contains("expected a loopback address"), "{said:?}");
+    words.pop();
+    words.extend(["--zone", "zone-2", "--dns"]);
+    let joined = second.start(&words);
+    let web = create_web(&first);
+    second.serve(8080);
+    let kubeconfig = second.kubeconfig().display().to_string();
+    let expose = |to: &str| {
+        let check = ["--check", "tcp", "--check-interval", "1s", "--check-failures", "1"];
+        let words = ["expose", "web", "--port", "80", "--to", to, "--kubeconfig", &kubeconfig];
+        assert_eq!(second.run_json(&[&words[..], &check].concat())["changed"], true);
+    };
+    expose("10.0.0.2:8080");
+    until_reached(&second, web, &["box-2:8080"]);
+    // DNS messages over TCP: a length, then the query of `web.default.svc.cluster.local`, type A.
+    let mut query = vec![0, 47, 0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in ["web", "default", "svc", "cluster", "local"] {
+        query.push(label.len() as u8);
+        query.extend(label.as_bytes());
+    }
+    query.extend([0, 0, 1, 0, 1]);
+    query[1] = (query.len() - 2) as u8;
+    let std::net::IpAddr::V4(ip) = web.ip() else { panic!("another family") };
+    let name = "127.0.0.10:53".parse().unwrap();
+    until("the name", || second.exchange(name, &query).is_some_and(|answer| answer.ends_with(&ip.octets())));
+    // Nothing listens there: the endpoint does not become ready.
+    expose("10.0.0.2:8099");
+    let ready = || {
+        let (_, list) =
+            first.admin("GET", &format!("{SLICES}?labelSelector=kubernetes.io/service-name%3Dweb"), "");
+        let slice = &list["items"][0];
+        let reason = slice["metadata"]["annotations"]["zoneward.dev/not-ready"].as_str().unwrap_or_default();
+        (slice["endpoints"][0]["conditions"]["ready"] == true, reason.to_owned())
+    };
+    until("the reason", || {
+        let (is_ready, reason) = ready();
+        !is_ready && reason.contains("refused")
+    });
+    assert_eq!(second.connect(web), None);
+    second.serve(8099);
+    until_reached(&second, web, &["box-2:8099"]);
+    drop((joined, up));
+    [first, second].iter().for_each(Machine::remove);
+}
