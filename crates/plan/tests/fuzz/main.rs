@@ -112,7 +112,7 @@ fn route_all(snapshot: &Snapshot) {
             assert!(shown.into_iter().all(|rule| rule["matches"].is_array()));
         }
         let backends = table.backends();
-        let known = plan::backends::table(snapshot, &table, &place, FeatureGates::default());
+        let known = plan::backends::table(snapshot, table, &place, FeatureGates::default());
         assert_eq!(known.backends().count(), backends.len(), "what a route leads to is there");
     }
     for pod in snapshot.pods() {
