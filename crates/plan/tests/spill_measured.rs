@@ -183,6 +183,10 @@ proptest! {
         let carried = before.iter().sum::<f64>() / all as f64;
         for _ in 0..20 {
             let decision = service.step(&after);
+            // The sixth write of an hour is the last: the plan stays until the next hour.
+            if service.writes.len() >= 6 {
+                break;
+            }
             let proved = decision.proved.map_or(0.0, |proved| proved.connections_per_second);
             prop_assert!(proved <= carried.max(after.iter().sum::<f64>() / all as f64) * 1.001);
             let figures = &decision.figures;
@@ -192,7 +196,7 @@ proptest! {
             let rounding = all as f64 / (256.0 * fewest);
             let new = PredictedTraffic::new(&decision.plan, &figures.share_by_zone, &service.endpoints);
             // A plan that is not worth a write may be 5 % worse, or 15 % after many writes.
-            prop_assert!(new.highest_load <= allowed * 1.15 + rounding, "{} > {allowed}", new.highest_load);
+            prop_assert!(new.highest_load <= (allowed + rounding) * 1.15, "{} > {allowed}", new.highest_load);
         }
     }
 
@@ -225,7 +229,7 @@ proptest! {
         // A lie that counts is like demand, for which the promise is another: what is proved.
         let most = if counted > 0.0 { most.max(0.8 * proved(&decision)) + counted / all } else { most };
         // Shares are in 1/256, and CPU shares decide a little.
-        let allowed = most + honest_rate / all * (rounding + slack) + 200.0 / 120.0 / all;
+        let allowed = most + honest_rate / all * (rounding + slack + rounding * slack) + 200.0 / 120.0 / all;
         let highest = highest_load(&service, &rates);
         prop_assert!(highest <= allowed, "{highest} > {allowed}: {decision:?}");
         if counted > 0.0 {
