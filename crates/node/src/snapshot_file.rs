@@ -1,7 +1,7 @@
 //! The watched objects in a file, so that a node that reboots while the API is away serves what it knew.
 //!
 //! ```text
-//! watches --every event--> SnapshotFile --when it changed, at most every 5 s--> FILE (new file, synced, renamed)
+//! watches --every event--> SnapshotFile --when it changed, at most every 2 s--> FILE (new file, synced, renamed)
 //! start: no watch has listed after 10 s -> FILE, as if the API had listed it; the API's own list replaces it
 //! ```
 
@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 /// Time for the API to answer before the file is used.
 pub const API_TIMEOUT: Duration = Duration::from_secs(10);
 /// Minimum interval between writes.
-const MIN_INTERVAL: Duration = Duration::from_secs(5);
+const MIN_INTERVAL: Duration = Duration::from_secs(2);
 
 type Key = (ObjectKind, String, String);
 

@@ -23,13 +23,35 @@ pub fn until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
+fn children(process: u32) -> Vec<u32> {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.filter(|id| fields(*id).is_some_and(|(_, parent)| parent == process)).collect()
+}
+
+/// The state and the parent of a process.
+fn fields(process: u32) -> Option<(String, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
+}
+
+fn is_running(process: u32) -> bool {
+    fields(process).is_some_and(|(state, _)| state != "Z")
+}
+
 /// A process that ends with the test.
 pub struct Running(Child);
 
 impl Running {
+    /// Kills the process and waits for the end of its children, which stop when it is gone.
     pub fn kill(&mut self) {
+        let children = children(self.0.id());
         let _ = self.0.kill();
         let _ = self.0.wait();
+        for child in children {
+            until("the end of a child", || !is_running(child));
+        }
     }
 
     pub fn stop(&mut self) -> Option<i32> {
@@ -219,8 +241,12 @@ impl Machine {
 
     /// The name of the machine that answers there.
     pub fn connect(&self, to: SocketAddr) -> Option<String> {
+        self.connect_within(to, Duration::from_secs(5))
+    }
+
+    pub fn connect_within(&self, to: SocketAddr, timeout: Duration) -> Option<String> {
         self.neighbour.within(move || {
-            let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(5)).ok()?;
+            let mut stream = TcpStream::connect_timeout(&to, timeout).ok()?;
             let mut text = String::new();
             stream.read_to_string(&mut text).ok()?;
             Some(text)
