@@ -36,6 +36,8 @@ pub enum FieldErrorType {
     Invalid,
     Required,
     Duplicate,
+    /// The value refers to what does not exist.
+    NotFound,
     /// The value is not one of a fixed set.
     NotSupported,
     /// The field must be absent, or must not change.
@@ -51,6 +53,7 @@ impl FieldErrorType {
             Self::Invalid => "FieldValueInvalid",
             Self::Required => "FieldValueRequired",
             Self::Duplicate => "FieldValueDuplicate",
+            Self::NotFound => "FieldValueNotFound",
             Self::NotSupported => "FieldValueNotSupported",
             Self::Forbidden => "FieldValueForbidden",
             Self::TooLong => "FieldValueTooLong",
@@ -64,6 +67,7 @@ impl FieldErrorType {
             Self::Invalid => "Invalid value",
             Self::Required => "Required value",
             Self::Duplicate => "Duplicate value",
+            Self::NotFound => "Not found",
             Self::NotSupported => "Unsupported value",
             Self::Forbidden => "Forbidden",
             Self::TooLong => "Too long",
@@ -101,6 +105,10 @@ impl FieldErrors {
 
     pub fn duplicate(&mut self, field: &Field, message: impl Into<String>) {
         self.add(field, FieldErrorType::Duplicate, message);
+    }
+
+    pub fn not_found(&mut self, field: &Field, message: impl Into<String>) {
+        self.add(field, FieldErrorType::NotFound, message);
     }
 
     pub fn not_supported(&mut self, field: &Field, message: impl Into<String>) {

@@ -2,11 +2,15 @@
 //! run against the API, in the crate `store`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
+#[path = "server_side_apply/pruned.rs"]
+mod pruned;
+
 use std::borrow::Cow;
 
 use plan::managed_fields::{
     ApiVersions, ApplyConflict, ApplyRefusal, ApplyRequest, FieldSchema, FieldSet, FieldWrite, ManagedFields,
 };
+use pruned::pruned;
 use serde_json::{Map, Value, json};
 
 /// The versions of the widgets: one schema, and conversion of apiVersion only.
@@ -168,21 +172,6 @@ fn fill_defaults(schema: &Value, value: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(|item| fill_defaults(&schema["items"], item)),
         _ => {}
-    }
-}
-
-/// Null, `{}` and `[]` count as absent.
-fn pruned(value: &Value) -> Value {
-    let is_kept = |value: &Value| {
-        !(value.is_null() || value.as_object().is_some_and(Map::is_empty) || value == &json!([]))
-    };
-    match value {
-        Value::Object(members) => {
-            let members = members.iter().map(|(name, value)| (name.clone(), pruned(value)));
-            Value::Object(members.filter(|(_, value)| is_kept(value)).collect())
-        }
-        Value::Array(items) => items.iter().map(pruned).collect(),
-        other => other.clone(),
     }
 }
 

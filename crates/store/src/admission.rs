@@ -17,6 +17,7 @@ mod warnings;
 use plan::validate::{FieldErrorType, ValidationOptions, Violation, refuse_disabled};
 use serde_json::Value;
 
+use crate::api::Subresource;
 use crate::kinds::{Naming, ResourceKind};
 use crate::meta;
 use crate::status::{Cause, StatusError};
@@ -36,12 +37,16 @@ pub fn schema_violations(kind: &ResourceKind, object: &Value) -> Vec<(String, Fi
 pub(crate) fn validate(
     ranges: &service::ServiceRanges,
     kind: &ResourceKind,
+    subresource: Subresource,
     old: Option<&Value>,
     new: &Value,
 ) -> Result<(), StatusError> {
     let settings = &ranges.node_ports;
     let violations = if plan::validate::is_known(new) {
         match old {
+            Some(old) if subresource == Subresource::EphemeralContainers => {
+                settings.validate_ephemeral_containers(old, new)
+            }
             Some(old) => settings.validate_update(old, new),
             None => settings.validate(new),
         }

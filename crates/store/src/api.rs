@@ -480,7 +480,7 @@ impl Api {
             return Err(StatusError::method_not_allowed());
         }
         let context = self.write_context(kind, caller, request.query.write_options("CreateOptions")?);
-        let mut decoded = body::object(&request.headers, &request.content)?;
+        let mut decoded = body::object(&request.headers, &request.content, kind.kind)?;
         let warnings = write::decode_strictly(&context, None, &mut decoded)?;
         let authenticate = |token: &str, audiences: &[String]| {
             let now = request.now.as_second();

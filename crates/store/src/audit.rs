@@ -313,7 +313,7 @@ impl AuditEvent {
         let object = match body::media_type(headers) {
             _ if content.len() > MAX_BODY => None,
             kind if kind.ends_with("json") => serde_json::from_slice(content).ok(),
-            _ => body::object(headers, content).ok().map(|decoded| decoded.value),
+            _ => body::object(headers, content, "Object").ok().map(|decoded| decoded.value),
         };
         self.set_body("requestObject", object);
     }

@@ -6,18 +6,20 @@ use crate::api::negotiation::Accept;
 use crate::kinds::{BINDING, EVICTION, KINDS, ResourceKind, TOKEN_REQUEST};
 use crate::status::StatusError;
 
-const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
+/// Verbs of a subresource that is a part of its object.
+const PART_VERBS: &[&str] = &["get", "patch", "update"];
 const CREATE_VERBS: &[&str] = &["create"];
 
 /// The subresources of a kind: name, kind of the body, and verbs.
 fn subresources(
     kind: &ResourceKind,
 ) -> impl Iterator<Item = (&'static str, &ResourceKind, &'static [&'static str])> {
-    let status = kind.status.then_some(("status", kind, STATUS_VERBS));
+    let status = kind.status.then_some(("status", kind, PART_VERBS));
     let binding = kind.binds.then_some(("binding", &BINDING, CREATE_VERBS));
     let token = kind.issues_tokens.then_some(("token", &TOKEN_REQUEST, CREATE_VERBS));
     let eviction = kind.binds.then_some(("eviction", &EVICTION, CREATE_VERBS));
-    binding.into_iter().chain(eviction).chain(status).chain(token)
+    let ephemeral = kind.binds.then_some(("ephemeralcontainers", kind, PART_VERBS));
+    binding.into_iter().chain(ephemeral).chain(eviction).chain(status).chain(token)
 }
 
 /// The version of Kubernetes that this API follows.
@@ -203,6 +205,6 @@ mod tests {
         let pods = resources.iter().find(|entry| entry["resource"] == "pods").unwrap();
         let parts: Vec<&Value> =
             pods["subresources"].as_array().unwrap().iter().map(|part| &part["subresource"]).collect();
-        assert_eq!(parts, ["binding", "eviction", "status"]);
+        assert_eq!(parts, ["binding", "ephemeralcontainers", "eviction", "status"]);
     }
 }

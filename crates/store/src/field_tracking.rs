@@ -9,7 +9,7 @@ use plan::managed_fields::{
 };
 use serde_json::{Value, json};
 
-use crate::api::WriteContext;
+use crate::api::{Subresource, WriteContext};
 use crate::kinds::{KINDS, ResourceKind};
 use crate::status::StatusError;
 use crate::{meta, schema};
@@ -44,8 +44,8 @@ impl ApiVersions for KindVersions {
     }
 }
 
-/// The fields that a write of a resource, or of its status, does not change.
-fn reset_fields(kind: &ResourceKind, status: bool) -> &'static FieldSet {
+/// The fields that a write of a resource, or of a part of it, does not change.
+fn reset_fields(kind: &ResourceKind, subresource: Subresource) -> &'static FieldSet {
     static NONE: LazyLock<FieldSet> = LazyLock::new(FieldSet::default);
     static STATUS: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of_fields(&["status"]));
     static NAMESPACE: LazyLock<FieldSet> =
@@ -55,7 +55,11 @@ fn reset_fields(kind: &ResourceKind, status: bool) -> &'static FieldSet {
         FieldSet::of_fields(&["spec", "metadata.deletionTimestamp", "metadata.ownerReferences"])
     });
     static ALL_BUT_STATUS: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of_fields(&["spec", "metadata"]));
-    match (status, kind.kind) {
+    static ALL_BUT_EPHEMERAL_CONTAINERS: LazyLock<FieldSet> = LazyLock::new(all_but_ephemeral_containers);
+    if subresource == Subresource::EphemeralContainers {
+        return &ALL_BUT_EPHEMERAL_CONTAINERS;
+    }
+    match (subresource == Subresource::Status, kind.kind) {
         (true, "Pod") => &POD,
         (true, "ServiceCIDR") => &ALL_BUT_STATUS,
         (true, _) if kind.schema.is_some() => &ALL_BUT_STATUS,
@@ -66,6 +70,17 @@ fn reset_fields(kind: &ResourceKind, status: bool) -> &'static FieldSet {
     }
 }
 
+fn all_but_ephemeral_containers() -> FieldSet {
+    let spec =
+        schema::definition("io.k8s.api.core.v1.PodSpec").and_then(|spec| spec["properties"].as_object());
+    let names =
+        spec.into_iter().flat_map(|fields| fields.keys()).filter(|name| *name != "ephemeralContainers");
+    let fields: Vec<String> = names.map(|name| format!("spec.{name}")).collect();
+    let mut paths: Vec<&str> = fields.iter().map(String::as_str).collect();
+    paths.extend(["metadata", "status"]);
+    FieldSet::of_fields(&paths)
+}
+
 /// The write of a request, for decisions on ownership.
 fn with_write<T>(
     context: &WriteContext,
@@ -74,10 +89,10 @@ fn with_write<T>(
 ) -> T {
     decide(FieldWrite {
         versions: &KindVersions(context.kind),
-        reset: reset_fields(context.kind, context.status),
+        reset: reset_fields(context.kind, context.subresource),
         manager: &context.field_manager,
         api_version: &context.requested.api_version(),
-        subresource: if context.status { "status" } else { "" },
+        subresource: context.subresource.as_str(),
         time: &meta::time(now),
     })
 }
@@ -97,7 +112,7 @@ pub(crate) fn track_update(
     now: jiff::Timestamp,
 ) {
     let stored = &old["metadata"]["managedFields"];
-    let is_given = given.is_array() && given != stored && !context.status;
+    let is_given = given.is_array() && given != stored && context.subresource == Subresource::None;
     with_write(context, now, |write| {
         if is_given || last_writer(stored).is_some() {
             let given = if is_given { given } else { &Value::Null };

@@ -21,7 +21,7 @@ pub fn strict_json(bytes: &[u8]) -> Result<(Value, Vec<String>), String> {
 /// The object in the body of a request.
 pub fn request_body(content_type: &'static str, bytes: &[u8]) -> Result<Value, String> {
     let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
-    api::body::object(&headers, bytes).map(|decoded| decoded.value).map_err(|error| error.message)
+    api::body::object(&headers, bytes, "Object").map(|decoded| decoded.value).map_err(|error| error.message)
 }
 
 pub fn protobuf_object(bytes: &[u8]) -> Result<Value, String> {

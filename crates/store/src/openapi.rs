@@ -136,12 +136,13 @@ fn operations(kind: &ResourceKind, paths: &mut Map<String, Value>) {
         "delete": operation(kind, "delete", &["dryRun", "gracePeriodSeconds", "propagationPolicy"]),
     });
     paths.insert(one.clone(), object);
+    let part =
+        || json!({"get": operation(kind, "get", &[]), "put": writing(kind, "put"), "patch": patching(kind)});
     if kind.status {
-        let status =
-            json!({"get": operation(kind, "get", &[]), "put": writing(kind, "put"), "patch": patching(kind)});
-        paths.insert(format!("{one}/status"), status);
+        paths.insert(format!("{one}/status"), part());
     }
     if kind.binds {
+        paths.insert(format!("{one}/ephemeralcontainers"), part());
         paths.insert(format!("{one}/binding"), json!({"post": writing(&BINDING, "post")}));
         paths.insert(format!("{one}/eviction"), json!({"post": writing(&EVICTION, "post")}));
     }

@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use crate::kinds::{OPEN_DEFINITION, ResourceKind};
 
 pub(crate) use check::bytes;
-pub use check::{Findings, check};
+pub use check::{Findings, TypeMismatch, check};
 pub(crate) use compiled_check::fits;
 pub(crate) use defaulting::fill_defaults;
 

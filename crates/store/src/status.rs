@@ -183,6 +183,18 @@ impl StatusError {
         error
     }
 
+    /// 422 for a patch whose result cannot be read: as the error of a body, about the field `patch`.
+    pub fn of_patch(self) -> Self {
+        if self.code != 400 {
+            return self;
+        }
+        let cause = Cause::invalid("patch", format!("Invalid value: {}", self.message));
+        let mut error =
+            Self::new(422, "Invalid", format!(" \"\" is invalid: {}: {}", cause.field, cause.message));
+        error.details = json!({"causes": [cause.to_json()]});
+        error
+    }
+
     /// 422 without causes, such as a patch that does not apply.
     pub fn unprocessable(message: impl Into<String>) -> Self {
         Self::new(422, "Invalid", message)

@@ -2,13 +2,16 @@
 //! server adds to them. Cases of custom resources run in the crate `plan`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
+#[path = "../../plan/tests/server_side_apply/pruned.rs"]
+mod pruned;
 #[path = "api/world.rs"]
 mod world;
 
 use std::time::{Duration, SystemTime};
 
 use clock::ManualTime;
-use serde_json::{Map, Value, json};
+use pruned::pruned;
+use serde_json::{Value, json};
 use store::admission::service::ServiceRanges;
 use store::engine::EngineOptions;
 use world::{CONFIG_MAPS, SERVICES, World, read, service};
@@ -36,21 +39,6 @@ fn collection(kind: &str) -> &'static str {
         "Lease" => "/apis/coordination.k8s.io/v1/namespaces/default/leases",
         "EndpointSlice" => "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
         other => panic!("{other} has no path here"),
-    }
-}
-
-/// Null, `{}` and `[]` count as absent.
-fn pruned(value: &Value) -> Value {
-    let is_kept = |value: &Value| {
-        !(value.is_null() || value.as_object().is_some_and(Map::is_empty) || value == &json!([]))
-    };
-    match value {
-        Value::Object(members) => {
-            let members = members.iter().map(|(name, value)| (name.clone(), pruned(value)));
-            Value::Object(members.filter(|(_, value)| is_kept(value)).collect())
-        }
-        Value::Array(items) => items.iter().map(pruned).collect(),
-        other => other.clone(),
     }
 }
 

@@ -135,7 +135,7 @@ async fn patches_that_are_wrong_are_refused() {
         (&web, "merge-patch", json!({"metadata": {"namespace": "x"}}), 400, "BadRequest"),
         (&web, "merge-patch", json!({"metadata": {"name": "other"}}), 400, "BadRequest"),
         (&web, "merge-patch", json!({"spec": {"clusterIP": "10.96.0.77"}}), 422, "Invalid"),
-        (&web, "merge-patch", json!({"spec": {"ports": "none"}}), 400, "BadRequest"),
+        (&web, "merge-patch", json!({"spec": {"ports": "none"}}), 422, "Invalid"),
         ("/api/v1/namespaces/default/services/none", "merge-patch", json!({}), 404, "NotFound"),
     ] {
         check(&format!("{kind} {patch}"), world.patch(path, kind, &patch).await, code, reason);

@@ -73,7 +73,7 @@ async fn fields_that_stand_twice_are_refused_by_strict_and_warned_of_by_default(
     let patch = br#"{"data": {"y": "1", "y": "2"}}"#.to_vec();
     let path = format!("{CONFIG_MAPS}/a?fieldValidation=Strict");
     let refused = world.send("PATCH", &path, "application/merge-patch+json", patch).await;
-    assert_eq!(refused.status(), 400);
+    assert_eq!(refused.status(), 422);
     let yaml = "metadata: {name: b}\ndata:\n  x: '1'\n  x: '2'\n";
     assert_eq!(post("?fieldValidation=Strict", "application/yaml", yaml).await.status(), 400);
     let (code, made) = read(post("?fieldValidation=Ignore", "application/yaml", yaml).await).await;
@@ -269,9 +269,7 @@ async fn every_answer_says_that_it_depends_on_the_accepted_encoding() {
 #[tokio::test]
 async fn a_path_to_nowhere_has_details_that_are_empty() {
     let world = World::new().await;
-    for path in
-        ["/nowhere", "/api/v1/namespaces/default/pods/p/ephemeralcontainers", "/apis/apps/v1/deployments"]
-    {
+    for path in ["/nowhere", "/api/v1/namespaces/default/pods/p/log", "/apis/apps/v1/deployments"] {
         let (code, status) = world.get(path).await;
         assert_eq!((code, status.get("details")), (404, Some(&json!({}))), "{path}");
     }

@@ -85,14 +85,6 @@ fn several_objects_are_edited_at_once() {
 }
 
 #[test]
-fn debug_is_told_that_there_are_no_ephemeral_containers() {
-    let kubectl = Session::new();
-    kubectl.apply(LIST);
-    let said = kubectl.fails("debug p --image=example.com/tools:1 --profile=general");
-    assert!(said.contains("ephemeral containers are disabled for this cluster"), "{said}");
-}
-
-#[test]
 fn a_kind_that_is_not_served_matches_nothing() {
     let kubectl = Session::new();
     for words in ["create -f -", "apply -f -", "replace -f -", "delete -f -"] {

@@ -1,5 +1,6 @@
 //! Calls of kubectl's own suite, with manifests of our own: the functions server_side_apply, apply, diff, pod, service,
-//! cluster_management, lists, debug and local_proxy of Kubernetes' `test/cmd`, as far as they need served kinds only.
+//! cluster_management, lists, create_error and local_proxy of Kubernetes' `test/cmd`, as far as they need served kinds only.
+//! Those of `kubectl debug` are in `kubectl_debug.rs`, the rest of apply in `kubectl_apply.rs`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 #[path = "api/served.rs"]
@@ -203,24 +204,6 @@ fn drain_evicts_and_cordon_marks_the_node() {
 }
 
 #[test]
-fn debug_copies_a_pod() {
-    let kubectl = Session::new();
-    kubectl.run_with("create -f -", &[], &pod("one", "pause:1"));
-    let copy = "debug web -it --copy-to=copy --image=busybox --container=debugger --attach=false";
-    kubectl.run(copy);
-    assert_eq!(field(&kubectl, "pod copy", ".spec.containers[*].name"), "pause debugger");
-    assert_eq!(field(&kubectl, "pod copy", ".spec.containers[*].image"), "pause:1 busybox");
-    assert_eq!(field(&kubectl, "pod copy", ".metadata.labels"), "");
-    assert_eq!(field(&kubectl, "pod copy", ".spec.shareProcessNamespace"), "true");
-    kubectl.run("delete pod copy --grace-period=0 --force");
-    kubectl.run(&format!("{copy} --replace"));
-    assert!(kubectl.fails("get pod web").contains("NotFound"));
-    // Ephemeral containers need a kubelet.
-    let refused = kubectl.fails("debug copy -it --image=busybox --attach=false");
-    assert!(refused.contains("ephemeral containers are disabled for this cluster"), "{refused}");
-}
-
-#[test]
 fn apply_prunes_and_goes_on_after_an_error() {
     let kubectl = Session::new();
     let labelled = |name: &str| {
@@ -261,7 +244,13 @@ fn a_local_proxy_passes_requests_on() {
         let proxy = kubectl.start(words);
         let said = proxy.wait_for("Starting to serve on");
         let address = said.split_whitespace().last().unwrap();
-        for (path, code) in [("/api/kubernetes", "404"), ("/api/v1/namespaces", "200"), ("/apis", "200")] {
+        for (path, code) in [
+            ("/api/kubernetes", "404"),
+            ("/api/v1/namespaces", "200"),
+            ("/apis", "200"),
+            ("/apis/discovery.k8s.io/", "200"),
+            ("/apis/apps/", "404"),
+        ] {
             let mut stream = TcpStream::connect(address).unwrap();
             write!(stream, "GET {prefix}{path} HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
             let mut answer = String::new();
@@ -385,7 +374,7 @@ fn patches_are_of_all_types_and_conditional() {
     let local = kubectl.run_with(patch, &[], &manifest);
     assert!(local.contains("restartPolicy: Never"), "{local}");
     let refused = kubectl.fails(r#"patch pod web -p {"metadata":{"labels":"invalid"}}"#);
-    assert!(refused.contains("metadata.labels: expected object, got string"), "{refused}");
+    assert!(refused.contains("metadata.labels: cannot restore map from string"), "{refused}");
     let same = kubectl.run(r#"patch pod web -p {"metadata":{"labels":{"name":"one"}}}"#);
     assert!(same.contains("patched (no change)"), "{same}");
     let image = || field(&kubectl, "pod web", ".spec.containers[*].image");
@@ -608,4 +597,44 @@ fn diff_shows_what_a_prune_would_remove() {
     let both = format!("{}---\n{config_map}", member("two").replace("pause:1", "pause:2"));
     let (out, err, _) = kubectl.output("diff -f -", &[("KUBECTL_EXTERNAL_DIFF", "find")], &both);
     assert!(out.contains("v1.Pod.default.two") && out.contains("v1.ConfigMap.default.two"), "{out}{err}");
+}
+
+#[test]
+fn create_says_what_it_wants() {
+    let kubectl = Session::new();
+    kubectl.fails("create");
+    // A file is sent as it is, YAML as JSON.
+    let raw = "create --raw /api/v1/namespaces -f -";
+    let refused = kubectl.fails_with(raw, &pod("one", "pause:1"));
+    assert!(refused.contains("the object provided is unrecognized (must be of type Namespace)"), "{refused}");
+    let json = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}"#;
+    let refused = kubectl.fails_with(raw, json);
+    assert!(refused.contains("Pod in version \"v1\" cannot be handled as a Namespace"), "{refused}");
+    let refused = kubectl.fails_with(&format!("{raw} --edit"), "");
+    assert!(refused.contains("--raw and --edit are mutually exclusive"), "{refused}");
+}
+
+#[test]
+fn changes_are_recorded_and_large_numbers_stay_exact() {
+    let kubectl = Session::new();
+    let exact = "spec: {activeDeadlineSeconds: 2147483647, restartPolicy: Never, securityContext: \
+        {supplementalGroups: [0, 1000030003, 2147483647]}, ";
+    kubectl.run_with("create -f -", &[], &pod("one", "pause:1").replace("spec: {", exact));
+    kubectl.run(r#"patch pod web -p {"metadata":{"annotations":{"patched":"yes"}}}"#);
+    kubectl.run("label pods web labelled=yes");
+    kubectl.run("annotate pods web annotated=yes");
+    assert_eq!(field(&kubectl, "pod web", ".spec.activeDeadlineSeconds"), "2147483647");
+    let groups = field(&kubectl, "pod web", ".spec.securityContext.supplementalGroups");
+    assert_eq!(groups, "[0,1000030003,2147483647]");
+    let cause = || field(&kubectl, "pod web", r".metadata.annotations.kubernetes\.io/change-cause");
+    for (label, record, recorded) in [("a", true, "a=true"), ("b", false, "a=true"), ("c", true, "c=true")] {
+        kubectl.run(&format!("label pods web {label}=true --record={record}"));
+        assert!(cause().contains(recorded), "{}", cause());
+    }
+    let refused = kubectl.fails("delete --all pods -l labelled=yes");
+    assert!(refused.contains("setting 'all' parameter but found a non empty selector"), "{refused}");
+    let two = "drain box --force --skip-wait-for-delete-timeout=1";
+    kubectl.run_with("create -f -", &[], "apiVersion: v1\nkind: Node\nmetadata: {name: box}\n");
+    kubectl.run(&format!("{two} --disable-eviction --dry-run=server"));
+    kubectl.run(&format!("{two} --pod-selector name!=one"));
 }

@@ -197,7 +197,7 @@ fn pod(object: &mut Value) {
     set_default(spec, "securityContext", json!({}));
     set_default(spec, "schedulerName", "default-scheduler");
     set_default(spec, "enableServiceLinks", true);
-    for list in ["containers", "initContainers"] {
+    for list in ["containers", "initContainers", "ephemeralContainers"] {
         items(spec, list).for_each(container);
     }
     for list in ["containers", "initContainers", "ephemeralContainers"] {

@@ -312,15 +312,19 @@ pub fn media_type(headers: &HeaderMap) -> &str {
     value.split(';').next().unwrap_or_default().trim()
 }
 
-/// Decodes the object of a request: JSON, YAML or protobuf.
-pub fn object(headers: &HeaderMap, content: &[u8]) -> Result<StrictJson, StatusError> {
+/// Decodes the object of a request: JSON, YAML or protobuf. `wanted` is its kind, for errors.
+pub fn object(headers: &HeaderMap, content: &[u8], wanted: &str) -> Result<StrictJson, StatusError> {
+    let unreadable = |error: &dyn std::fmt::Display| unrecognized(wanted, error);
     let decoded = match media_type(headers) {
-        "" | "application/json" | "text/json" => StrictJson::decode(content).map_err(unreadable)?,
-        "application/yaml" | "application/x-yaml" | "text/yaml" => yaml(content)?,
+        "" | "application/json" | "text/json" => StrictJson::decode(content)
+            .map_err(|error| unreadable(&format!("couldn't get version/kind; json parse error: {error}")))?,
+        "application/yaml" | "application/x-yaml" | "text/yaml" => {
+            yaml(content).map_err(|error| unreadable(&error))?
+        }
         "application/vnd.kubernetes.protobuf" => match protobuf::object(content) {
             Ok(object) => object.into(),
             Err(ProtobufError::TooLarge) => return Err(StatusError::object_too_large(None)),
-            Err(ProtobufError::Malformed(error)) => return Err(unreadable(error)),
+            Err(ProtobufError::Malformed(error)) => return Err(unreadable(&error)),
         },
         other => {
             return Err(StatusError::unsupported_media_type(format!(
@@ -329,30 +333,33 @@ pub fn object(headers: &HeaderMap, content: &[u8]) -> Result<StrictJson, StatusE
             )));
         }
     };
-    if decoded.value.is_object() { Ok(decoded) } else { Err(unreadable("expected an object")) }
+    if decoded.value.is_object() { Ok(decoded) } else { Err(unreadable(&"expected an object")) }
+}
+
+/// The object of an apply: YAML, of which JSON is a part.
+pub fn apply_patch(content: &[u8], wanted: &str) -> Result<StrictJson, StatusError> {
+    let decoded = match StrictJson::decode(content) {
+        Ok(decoded) => decoded,
+        Err(_) => yaml(content).map_err(|error| unrecognized(wanted, &error))?,
+    };
+    if decoded.value.is_object() { Ok(decoded) } else { Err(unrecognized(wanted, &"expected an object")) }
 }
 
 /// Decodes YAML; the last of duplicate fields counts, and strict validation reports them.
-/// The object of an apply: YAML, of which JSON is a part.
-pub fn apply_patch(content: &[u8]) -> Result<StrictJson, StatusError> {
-    let decoded = StrictJson::decode(content).or_else(|_| yaml(content))?;
-    if decoded.value.is_object() { Ok(decoded) } else { Err(unreadable("expected an object")) }
-}
-
-fn yaml(content: &[u8]) -> Result<StrictJson, StatusError> {
-    let text = std::str::from_utf8(content).map_err(unreadable)?;
+fn yaml(content: &[u8]) -> Result<StrictJson, String> {
+    let text = std::str::from_utf8(content).map_err(|error| error.to_string())?;
     let strict = match serde_saphyr::from_str::<Value>(text) {
         Ok(value) => return Ok(value.into()),
         Err(error) => error.to_string(),
     };
     let lenient = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
-    let value = serde_saphyr::from_str_with_options(text, lenient).map_err(unreadable)?;
+    let value = serde_saphyr::from_str_with_options(text, lenient).map_err(|error| error.to_string())?;
     Ok(StrictJson { value, duplicates: vec![format!("yaml: {}", strict.lines().next().unwrap_or_default())] })
 }
 
-fn unreadable(error: impl std::fmt::Display) -> StatusError {
+fn unrecognized(wanted: &str, error: &dyn std::fmt::Display) -> StatusError {
     StatusError::bad_request(format!(
-        "the object provided is unrecognized (must be of type JSON, YAML or protobuf): {error}"
+        "the object provided is unrecognized (must be of type {wanted}): {error}"
     ))
 }
 

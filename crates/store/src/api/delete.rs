@@ -66,7 +66,7 @@ impl DeleteOptions {
         let mut options = if request.content.is_empty() {
             Self::default()
         } else {
-            let mut object = body::object(&request.headers, &request.content)?.value;
+            let mut object = body::object(&request.headers, &request.content, "DeleteOptions")?.value;
             let word = object.as_object_mut().and_then(|options| options.shift_remove("propagationPolicy"));
             let read: Result<Self, _> = serde_json::from_value(object);
             let read = read
@@ -132,7 +132,7 @@ impl Api {
         request: ResourceRequest,
         caller: &Caller,
     ) -> Result<Response<ResponseBody>, StatusError> {
-        if request.info.subresource == Subresource::Status {
+        if request.info.subresource != Subresource::None {
             return Err(StatusError::method_not_allowed());
         }
         let options = DeleteOptions::of(&request)?;

@@ -19,7 +19,7 @@ impl Api {
         let options = request.query.write_options("CreateOptions")?;
         let context =
             WriteContext { kind: &EVICTION, ..self.write_context(request.info.kind, caller, options) };
-        let mut decoded = body::object(&request.headers, &request.content)?;
+        let mut decoded = body::object(&request.headers, &request.content, EVICTION.kind)?;
         let warnings = decode_strictly(&context, None, &mut decoded)?;
         let (kind, user) = (request.info.kind, caller.user.clone());
         let (namespace, name) =

@@ -6,7 +6,7 @@
 
 use super::strategy::{WriteContext, WriteOutcome, check_uid, is_changed, prepare_for_update};
 use super::write::UpdateRequest;
-use super::{Api, read_error};
+use super::{Api, Subresource, read_error};
 use crate::admission::{self, policy};
 use crate::encoded_object::EncodedObject;
 use crate::engine::StoredObject;
@@ -50,7 +50,7 @@ impl Api {
         let kind = context.kind;
         let now = self.clock().timestamp();
         let Ok(Some(mut new)) = admitted(&context, &stored, object, now) else { return Ok(None) };
-        let mut all_warnings = admission::warnings(kind, &new);
+        let mut all_warnings = admission::warnings(kind, context.subresource, &new);
         all_warnings.extend(warnings);
         let Some(encoded) = EncodedObject::of(&new, stored.json.len() + ROOM) else { return Ok(None) };
         let work = move |objects: &mut ObjectTxn<'_, '_>| {
@@ -80,7 +80,7 @@ fn admitted(
 
 /// The version that an update replaces. If the member that is only compared changes, anything but its new value stands for it.
 fn decoded(context: &WriteContext, stored: &StoredObject, new: &Value) -> Result<Value, StatusError> {
-    let Some(name) = context.kind.compared.filter(|_| !context.status) else {
+    let Some(name) = context.kind.compared.filter(|_| context.subresource == Subresource::None) else {
         return object_txn::parse(stored);
     };
     let (mut old, member) = partial_decode::all_but(&stored.json, name).map_err(StatusError::internal)?;
@@ -108,11 +108,11 @@ mod tests {
     fn check(kind: &'static ResourceKind, stored: &Value, changes: &[(&str, Value)]) {
         let (options, ranges) = (WriteOptions::default(), Arc::default());
         let (user, field_manager) = (Arc::default(), "second".to_owned());
-        let (status, seed, policies, named, applied, authorizer) = (false, 0, true, true, false, None);
+        let (seed, policies, named, applied, authorizer) = (0, true, true, false, None);
         let context = WriteContext {
             kind,
             requested: kind,
-            status,
+            subresource: Subresource::None,
             options,
             user,
             authorizer,

@@ -45,6 +45,7 @@ pub(crate) struct RequestInfo {
 pub(crate) enum Subresource {
     None,
     Status,
+    EphemeralContainers,
     Binding,
     Eviction,
     Token,
@@ -56,6 +57,7 @@ impl Subresource {
         match self {
             Self::None => "",
             Self::Status => "status",
+            Self::EphemeralContainers => "ephemeralcontainers",
             Self::Binding => "binding",
             Self::Eviction => "eviction",
             Self::Token => "token",
@@ -109,6 +111,7 @@ fn request_info(group: &str, version: &str, rest: &[&str]) -> Result<RequestInfo
         [] => (None, Subresource::None),
         [name] => (Some(*name), Subresource::None),
         [name, "status"] if kind.status => (Some(*name), Subresource::Status),
+        [name, "ephemeralcontainers"] if kind.binds => (Some(*name), Subresource::EphemeralContainers),
         [name, "binding"] if kind.binds => (Some(*name), Subresource::Binding),
         [name, "eviction"] if kind.binds => (Some(*name), Subresource::Eviction),
         [name, "token"] if kind.issues_tokens => (Some(*name), Subresource::Token),

@@ -8,7 +8,7 @@ use plan::rbac::{self, EscalationError, RbacWrite, UserInfo};
 use plan::validate::drop_disabled;
 use serde_json::{Map, Value, json};
 
-use super::{Api, Caller, delete};
+use super::{Api, Caller, Subresource, delete};
 use crate::admission::policy::{AdmissionAttributes, AdmissionOperation};
 use crate::admission::service::{self, AllocationContext, ServiceRanges};
 use crate::admission::{self, policy};
@@ -26,8 +26,8 @@ pub(crate) struct WriteContext {
     pub(crate) kind: &'static ResourceKind,
     /// The kind of the path, which may be another form of the stored one.
     pub(crate) requested: &'static ResourceKind,
-    /// Whether the status subresource is written.
-    pub(crate) status: bool,
+    /// The part of the object that is written.
+    pub(crate) subresource: Subresource,
     pub(crate) options: WriteOptions,
     pub(crate) user: Arc<UserInfo>,
     /// Checks writes of roles and bindings; `None` trusts the writer.
@@ -66,11 +66,11 @@ impl Api {
         let (user, field_manager) = (caller.user.clone(), OWN_MANAGER.to_owned());
         let (ranges, seed) = (self.ranges.clone(), self.names.seed());
         let authorizer = Some(self.authorizer.clone());
-        let (status, named, applied, policies) = (false, false, false, true);
+        let (subresource, named, applied, policies) = (Subresource::None, false, false, true);
         WriteContext {
             kind,
             requested: kind,
-            status,
+            subresource,
             options,
             user,
             authorizer,
@@ -107,13 +107,13 @@ pub(crate) fn create_in(
         false => field_tracking::track_create(context, &mut object, objects.now),
     }
     meta::remove_empty(&mut object);
-    admission::validate(&context.ranges, kind, None, &object)?;
+    admission::validate(&context.ranges, kind, Subresource::None, None, &object)?;
     let (namespace, name) = (meta::text(&object, "namespace"), meta::text(&object, "name"));
     if objects.find(kind, namespace, name)?.is_some() {
         return Err(StatusError::already_exists(kind, name));
     }
     check_grants(objects, context, None, &object)?;
-    let mut warnings = admission::warnings(kind, &object);
+    let mut warnings = admission::warnings(kind, context.subresource, &object);
     if context.policies {
         let attributes = attributes(context, AdmissionOperation::Create, &object, &Value::Null);
         warnings.extend(policy::check(objects, &attributes)?);
@@ -138,7 +138,7 @@ pub(super) fn creates(
     namespace: &str,
     name: &str,
 ) -> Result<bool, StatusError> {
-    let may = context.kind.update_creates && !context.status;
+    let may = context.kind.update_creates && context.subresource == Subresource::None;
     Ok(may && !objects.has(context.kind, namespace, name)?)
 }
 
@@ -175,10 +175,10 @@ pub(super) fn update_in(
     let (new, mut warnings) = make(&old)?;
     let mut new = prepare_for_update(context, name, &old, new, objects.now)?;
     check_grants(objects, context, Some(&old), &new)?;
-    warnings.extend(admission::warnings(kind, &new));
+    warnings.extend(admission::warnings(kind, context.subresource, &new));
     let attributes = attributes(context, AdmissionOperation::Update, &new, &old);
     warnings.extend(policy::check(objects, &attributes)?);
-    if kind.kind == "Service" && !context.status {
+    if kind.kind == "Service" && context.subresource == Subresource::None {
         service::allocate(objects, allocation(context), Some(&old), &mut new)?;
     }
     if !is_changed(&old, &mut new) {
@@ -239,7 +239,7 @@ fn attributes<'a>(
 ) -> AdmissionAttributes<'a> {
     AdmissionAttributes {
         kind: context.kind,
-        subresource: if context.status { "status" } else { "" },
+        subresource: context.subresource.as_str(),
         operation,
         object,
         old,
@@ -319,7 +319,7 @@ pub(super) fn prepare_for_update(
         false => field_tracking::track_update(context, old, &mut new, &owners, now),
     }
     meta::remove_empty(&mut new);
-    admission::validate(&context.ranges, kind, Some(old), &new)?;
+    admission::validate(&context.ranges, kind, context.subresource, Some(old), &new)?;
     Ok(new)
 }
 
@@ -373,24 +373,20 @@ pub(super) fn check_resource_version(
     Err(StatusError::modified(kind, name))
 }
 
-/// The status is written by its subresource only, and the subresource writes nothing else.
+/// The status is written by its subresource only, and a subresource writes nothing else.
 fn keep_server_fields(context: &WriteContext, old: &Value, new: &mut Value) {
     meta::keep_server_fields(old, new);
-    if context.status {
-        let status = new.get("status").cloned();
-        let metadata = new.get("metadata").cloned();
-        let mut kept = old.clone();
-        if let Some(map) = kept.as_object_mut() {
-            set_or_remove(map, "status", status);
-            if context.kind.schema.is_none() {
-                set_or_remove(map, "metadata", metadata);
-            }
+    match context.subresource {
+        Subresource::Status => {
+            *new = with_status(context.kind, old, new);
+            return;
         }
-        if let Some(version) = new["metadata"].get("resourceVersion") {
-            meta::set(&mut kept, "resourceVersion", version.clone());
+        Subresource::EphemeralContainers => {
+            admission::defaults(context.kind, new);
+            *new = with_ephemeral_containers(old, new);
+            return;
         }
-        *new = kept;
-        return;
+        _ => {}
     }
     if context.kind.status
         && let Some(map) = new.as_object_mut()
@@ -404,6 +400,34 @@ fn keep_server_fields(context: &WriteContext, old: &Value, new: &mut Value) {
     if context.kind.kind == "Namespace" {
         meta::set_in(new, "spec", "finalizers", old["spec"]["finalizers"].clone());
     }
+}
+
+/// The stored version with the status of the new one, and in built-in kinds its metadata.
+fn with_status(kind: &ResourceKind, old: &Value, new: &Value) -> Value {
+    let mut kept = old.clone();
+    if let Some(map) = kept.as_object_mut() {
+        set_or_remove(map, "status", new.get("status").cloned());
+        if kind.schema.is_none() {
+            set_or_remove(map, "metadata", new.get("metadata").cloned());
+        }
+    }
+    with_resource_version(kept, new)
+}
+
+/// The stored Pod with the ephemeral containers of the new one.
+fn with_ephemeral_containers(old: &Value, new: &Value) -> Value {
+    let mut kept = old.clone();
+    if let Some(spec) = kept["spec"].as_object_mut() {
+        set_or_remove(spec, "ephemeralContainers", new["spec"].get("ephemeralContainers").cloned());
+    }
+    with_resource_version(kept, new)
+}
+
+fn with_resource_version(mut kept: Value, new: &Value) -> Value {
+    if let Some(version) = new["metadata"].get("resourceVersion") {
+        meta::set(&mut kept, "resourceVersion", version.clone());
+    }
+    kept
 }
 
 fn set_or_remove(map: &mut Map<String, Value>, name: &str, value: Option<Value>) {

@@ -20,7 +20,7 @@ impl Api {
         let options = request.query.write_options("CreateOptions")?;
         let context =
             WriteContext { kind: &TOKEN_REQUEST, ..self.write_context(request.info.kind, caller, options) };
-        let mut decoded = body::object(&request.headers, &request.content)?;
+        let mut decoded = body::object(&request.headers, &request.content, TOKEN_REQUEST.kind)?;
         let mut warnings = decode_strictly(&context, None, &mut decoded)?;
         let mut asked = decoded.value;
         // As with the feature off in Kubernetes: the response shows that nothing is attested.

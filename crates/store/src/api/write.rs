@@ -15,6 +15,7 @@ use crate::object_size;
 use crate::object_txn::ObjectTxn;
 use crate::patch::{self, PatchKind};
 use crate::query::{FieldValidation, MAX_MANAGER, WriteOptions};
+use crate::schema::TypeMismatch;
 use crate::status::StatusError;
 use crate::strict_json::StrictJson;
 use crate::{field_tracking, meta, schema};
@@ -41,7 +42,7 @@ impl Api {
             field_manager: field_manager(&request),
             ..self.write_context(kind, caller, request.query.write_options("CreateOptions")?)
         };
-        let mut decoded = body::object(&request.headers, &request.content)?;
+        let mut decoded = body::object(&request.headers, &request.content, request.info.kind.kind)?;
         let warnings = decode_strictly(&context, None, &mut decoded)?;
         let (context, mut object) = as_stored(context, decoded.value);
         set_namespace(&mut object, namespace.as_deref())?;
@@ -86,12 +87,12 @@ impl Api {
         caller: &Caller,
     ) -> Result<UpdateRequest, StatusError> {
         let context = WriteContext {
-            status: request.info.subresource == Subresource::Status,
+            subresource: request.info.subresource,
             named: true,
             field_manager: field_manager(request),
             ..self.write_context(request.info.kind, caller, request.query.write_options("UpdateOptions")?)
         };
-        let mut decoded = body::object(&request.headers, &request.content)?;
+        let mut decoded = body::object(&request.headers, &request.content, request.info.kind.kind)?;
         let warnings = decode_strictly(&context, None, &mut decoded)?;
         let (context, mut object) = as_stored(context, decoded.value);
         set_namespace(&mut object, request.info.namespace.as_deref())?;
@@ -113,7 +114,7 @@ impl Api {
         }
         let patch_kind = PatchKind::of(body::media_type(&request.headers), kind)?;
         let decode_context = WriteContext {
-            status: request.info.subresource == Subresource::Status,
+            subresource: request.info.subresource,
             named: true,
             field_manager: field_manager(&request),
             ..self.write_context(kind, caller, request.query.write_options("PatchOptions")?)
@@ -129,7 +130,8 @@ impl Api {
             let stored = kind.converted(old);
             let value = patch::apply(patch_kind, kind, &stored, &content.value)?;
             let mut new = StrictJson { value, duplicates: content.duplicates };
-            let warnings = decode_strictly(&decode_context, Some(&stored), &mut new)?;
+            let warnings =
+                decode_strictly(&decode_context, Some(&stored), &mut new).map_err(StatusError::of_patch)?;
             if meta::text(&new.value, "name") != wanted {
                 return Err(StatusError::bad_request("the name of an object cannot be patched"));
             }
@@ -156,7 +158,7 @@ impl Api {
         let context = WriteContext {
             kind: kind.as_stored(),
             requested: kind,
-            status: request.info.subresource == Subresource::Status,
+            subresource: request.info.subresource,
             named: true,
             field_manager: field_manager(&request),
             applied: true,
@@ -170,7 +172,7 @@ impl Api {
                 let object = field_tracking::apply(&context, old, &config, force, now)?;
                 Ok::<Value, StatusError>(kind.into_stored(object))
             };
-            if !context.status && !objects.has(context.kind, &namespace, &name)? {
+            if context.subresource == Subresource::None && !objects.has(context.kind, &namespace, &name)? {
                 let object = apply(None)?;
                 return create_by_update(objects, &context, object).map(|outcome| (201, outcome));
             }
@@ -194,7 +196,7 @@ fn applied_object(
     options: &WriteOptions,
 ) -> Result<(Value, Vec<String>), StatusError> {
     let kind = request.info.kind;
-    let StrictJson { value: mut object, duplicates } = body::apply_patch(&request.content)?;
+    let StrictJson { value: mut object, duplicates } = body::apply_patch(&request.content, kind.kind)?;
     let field = |name: &str| object[name].as_str().unwrap_or_default();
     let (version, word) = (field("apiVersion"), field("kind"));
     if !kind.has_version(version) || word != kind.kind {
@@ -242,11 +244,16 @@ fn other_name(given: &str, name: &str) -> StatusError {
     ))
 }
 
-fn mistyped(kind: &ResourceKind, findings: &[String]) -> StatusError {
-    let (word, version, what) = (kind.kind, kind.version, findings.join(", "));
+fn mistyped(kind: &ResourceKind, findings: &[TypeMismatch]) -> StatusError {
+    let what = list_of(findings, TypeMismatch::to_string);
+    let (word, version) = (kind.kind, kind.version);
     StatusError::bad_request(format!(
         "{word} in version {version:?} cannot be handled as a {word}: json: cannot unmarshal: {what}"
     ))
+}
+
+fn list_of(findings: &[TypeMismatch], words: impl Fn(&TypeMismatch) -> String) -> String {
+    findings.iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
 /// The warnings for fields that are unknown or duplicate; an error if they are not allowed.
@@ -281,7 +288,7 @@ fn as_stored(context: WriteContext, object: Value) -> (WriteContext, Value) {
     (WriteContext { kind: context.kind.as_stored(), ..context }, object)
 }
 
-/// Checks kind, version, types, unknown and duplicate fields; returns warnings.
+/// Checks kind, version, types, unknown and duplicate fields; returns warnings. `stored` is the version that is patched.
 pub(super) fn decode_strictly(
     context: &WriteContext,
     stored: Option<&Value>,
@@ -307,7 +314,10 @@ pub(super) fn decode_strictly(
         false => schema::check(object, stored, schema),
     };
     if !findings.mistyped.is_empty() {
-        return Err(mistyped(kind, &findings.mistyped));
+        return Err(match stored {
+            Some(_) => StatusError::bad_request(list_of(&findings.mistyped, TypeMismatch::of_patch)),
+            None => mistyped(kind, &findings.mistyped),
+        });
     }
     if stored.is_none() {
         object_size::check(object)?;

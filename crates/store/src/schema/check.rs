@@ -1,6 +1,6 @@
 //! Checks types and prunes unknown fields, as kube-apiserver does when it decodes JSON.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
@@ -30,8 +30,54 @@ const MAX_UNKNOWN: usize = 100;
 pub struct Findings {
     /// Paths of the first unknown fields; all are removed.
     pub unknown: Vec<String>,
-    /// Fields of the wrong type: path, and the expected type.
-    pub mistyped: Vec<String>,
+    pub mistyped: Vec<TypeMismatch>,
+}
+
+/// A field of the wrong type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeMismatch {
+    /// Empty for the object itself.
+    pub path: String,
+    /// What is wrong.
+    pub reason: String,
+    /// The same in the words of kube-apiserver about the object that a patch makes.
+    restored: String,
+}
+
+impl TypeMismatch {
+    fn new(path: &str, schema: &Value, value: &Value) -> Self {
+        let (wanted, found) = (schema["type"].as_str().unwrap_or("integer or string"), type_of(value));
+        let reason = format!("expected {wanted}, got {found}");
+        let restored = match wanted {
+            "object" if schema["additionalProperties"].is_object() => {
+                format!("cannot restore map from {found}")
+            }
+            "object" => format!("cannot restore struct from: {found}"),
+            "array" => format!("cannot restore slice from {found}"),
+            _ => reason.clone(),
+        };
+        Self { path: path.to_owned(), reason, restored }
+    }
+
+    fn base64(path: &str) -> Self {
+        let reason = "illegal base64 data".to_owned();
+        Self { path: path.to_owned(), restored: reason.clone(), reason }
+    }
+
+    fn place(&self) -> &str {
+        if self.path.is_empty() { "the object" } else { &self.path }
+    }
+
+    /// In the words about a patch.
+    pub(crate) fn of_patch(&self) -> String {
+        format!("{}: {}", self.place(), self.restored)
+    }
+}
+
+impl fmt::Display for TypeMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place(), self.reason)
+    }
 }
 
 /// Checks `value` against `schema` and removes unknown fields. Parts that are equal in `stored` are skipped.
@@ -56,18 +102,14 @@ fn walk(
         return;
     }
     if !has_type(value, schema) {
-        let wanted = schema["type"].as_str().unwrap_or("integer or string");
-        if findings.mistyped.len() >= MAX_UNKNOWN {
-            return;
+        if findings.mistyped.len() < MAX_UNKNOWN {
+            findings.mistyped.push(TypeMismatch::new(path, schema, value));
         }
-        let found = type_of(value);
-        let at = if path.is_empty() { "the object" } else { path.as_str() };
-        findings.mistyped.push(format!("{at}: expected {wanted}, got {found}"));
         return;
     }
     if schema["format"] == "byte" && value.as_str().and_then(bytes).is_none() {
         if findings.mistyped.len() < MAX_UNKNOWN {
-            findings.mistyped.push(format!("{path}: illegal base64 data"));
+            findings.mistyped.push(TypeMismatch::base64(path));
         }
         return;
     }
@@ -192,11 +234,28 @@ mod tests {
     #[test]
     fn wrong_types_are_named_with_their_path() {
         let (_, findings) = check_service(json!({"spec": {"ports": [{"port": "80"}], "type": 5}}));
+        let said: Vec<String> = findings.mistyped.iter().map(TypeMismatch::to_string).collect();
         assert_eq!(
-            findings.mistyped,
+            said,
             ["spec.ports[0].port: expected integer, got string", "spec.type: expected string, got number"]
         );
         let (_, findings) = check_service(json!({"spec": {"ports": [{"port": 5_000_000_000u64}]}}));
         assert_eq!(findings.mistyped.len(), 1);
+    }
+
+    #[test]
+    fn wrong_types_of_a_patch_have_the_words_of_kubernetes() {
+        let object = json!({"metadata": {"labels": "a"}, "spec": {"ports": {}, "type": 5}, "status": true});
+        let (_, findings) = check_service(object);
+        let said: Vec<String> = findings.mistyped.iter().map(TypeMismatch::of_patch).collect();
+        assert_eq!(
+            said,
+            [
+                "metadata.labels: cannot restore map from string",
+                "spec.ports: cannot restore slice from object",
+                "spec.type: expected string, got number",
+                "status: cannot restore struct from: boolean",
+            ]
+        );
     }
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -45,6 +45,11 @@ impl Session {
         let kubeconfig = data.join("kubeconfig");
         std::fs::write(&kubeconfig, config.to_string()).unwrap();
         Self { data, kubeconfig, _server: None }
+    }
+
+    /// A folder for files of the test.
+    pub fn folder(&self) -> &Path {
+        &self.data
     }
 
     fn command(&self, words: &str) -> Command {

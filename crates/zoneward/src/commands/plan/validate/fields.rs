@@ -26,10 +26,10 @@ pub(super) fn check(object: &Value) -> Option<Vec<Violation>> {
         let near = suggestion::did_you_mean(name, beside(schema, parent));
         violation(path, format!("unknown field{near}"), FieldErrorType::Forbidden)
     });
-    let mistyped = findings.mistyped.iter().map(|finding| {
-        let (path, reason) = finding.split_once(": ").unwrap_or(("", finding));
-        violation(path, reason.to_owned(), FieldErrorType::Invalid)
-    });
+    let mistyped = findings
+        .mistyped
+        .iter()
+        .map(|finding| violation(&finding.path, finding.reason.clone(), FieldErrorType::Invalid));
     let mut found: Vec<Violation> = unknown.chain(mistyped).collect();
     // `plan::validate` has the rules of other kinds.
     if found.is_empty() && !is_known(object) {
