@@ -52,6 +52,7 @@ const TESTS: &[runner::Test] = &[
         "rules_that_are_newer_than_the_snapshot_stay_while_the_api_is_away",
         snapshot::rules_that_are_newer_than_the_snapshot_stay_while_the_api_is_away,
     ),
+    ("machine_notices_that_the_api_lost_its_power", killed::machine_notices_that_the_api_lost_its_power),
     (
         "soak_machines_are_killed_and_the_api_is_away_no_connection_fails",
         killed::soak_machines_are_killed_and_the_api_is_away_no_connection_fails,

@@ -18,7 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::net::{Neighbour, be_a_router};
+use super::net::{Neighbour, be_a_router, set};
 
 /// A machine under load is slow, not wrong.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -304,6 +304,11 @@ impl Machine {
             })
         });
         Load { thread: Some(thread), ..load }
+    }
+
+    /// The kernel stops repeating that a process closed its connections.
+    pub fn forget_closed_connections(&self) {
+        self.neighbour.within(|| set("net/ipv4/tcp_orphan_retries", "1"));
     }
 
     /// Does something with a client of the API on this machine, in a thread of its own.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::boxes::{Machine, machines, until};
-use super::joined::{SERVICES, SLICES};
+use super::joined::{SERVICES, SLICES, create_web, expose, until_reached};
 use super::namespace;
 
 /// Services that change beside the one that clients use.
@@ -56,13 +56,14 @@ fn change(api: &Machine, exposed: [&Machine; 2], stop: &AtomicBool) -> u64 {
     made
 }
 
-/// Drops packets to the API on their way between machines: it is silent, and refuses nothing.
+/// Drops packets of the API on their way between machines: it is silent as after a loss of power, and closes and refuses
+/// nothing.
 fn silence(is_silent: bool) {
     match is_silent {
         true => namespace::run_with(
             "nft",
             &["-f", "-"],
-            "table ip silence {\nchain way {\ntype filter hook forward priority 0\ntcp dport 6443 drop\n}\n}\n",
+            "table ip silence {\nchain way {\ntype filter hook forward priority 0\ntcp dport 6443 drop\ntcp sport 6443 drop\n}\n}\n",
         ),
         false => namespace::run("nft", &["delete", "table", "ip", "silence"]),
     };
@@ -120,10 +121,10 @@ pub fn soak_machines_are_killed_and_the_api_is_away_no_connection_fails() {
                 std::thread::sleep(Duration::from_millis(500));
                 *running = machine.start(&["join"]);
             }
-            // First nothing listens there, then packets are lost. A machine is killed at that time, too.
+            // The API goes without a word to its clients. One machine is killed at that time, too, the other has to notice.
+            silence(true);
             up.kill_all();
             std::thread::sleep(away / 4);
-            silence(true);
             joined[rounds % 2].kill_all();
             joined[rounds % 2] = all[1 + rounds % 2].start(&["join"]);
             std::thread::sleep(away * 3 / 4);
@@ -167,4 +168,28 @@ pub fn soak_machines_are_killed_and_the_api_is_away_no_connection_fails() {
     assert_eq!(first.admin("GET", "/api/v1/nodes/box-1", "").1["metadata"]["name"], Value::from("box-1"));
     drop((joined, up));
     [first, second, third].iter().for_each(Machine::remove);
+}
+
+/// Its kernel is gone with it: nothing is closed, and the next one knows no connection of before.
+pub fn machine_notices_that_the_api_lost_its_power() {
+    let [first, second] = machines("power");
+    let mut up = first.up();
+    let joined = second.join(&first.token("box-2", &["--server", "https://10.0.0.1:6443"]));
+    let web = create_web(&first);
+    expose(&second);
+    until_reached(&second, web, &["box-2:8080"]);
+    first.forget_closed_connections();
+    silence(true);
+    up.kill_all();
+    std::thread::sleep(Duration::from_secs(5));
+    let up = first.up();
+    silence(false);
+    let began = Instant::now();
+    second.serve(8081);
+    let kubeconfig = second.kubeconfig().display().to_string();
+    second.run_json(&["expose", "web", "--port", "80", "--to", "10.0.0.2:8081", "--kubeconfig", &kubeconfig]);
+    until_reached(&second, web, &["box-2:8081"]);
+    eprintln!("noticed after {:?}", began.elapsed());
+    drop((joined, up));
+    [first, second].iter().for_each(Machine::remove);
 }
