@@ -11,6 +11,7 @@ pub mod api_outage;
 pub mod authority_discovery;
 pub mod events;
 pub mod failure;
+mod https_client;
 pub mod input;
 mod kubeconfig_client;
 pub mod leader_election;
@@ -36,7 +37,6 @@ use anyhow::{Context, Error, Result, anyhow};
 use clap::Args;
 use clock::Clock;
 use kube::Client;
-use kube::client::ClientBuilder;
 use kube::config::{AuthInfo, Config, InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use store::api::{Api, Caller};
 use store::server::LocalApi;
@@ -148,9 +148,9 @@ async fn config(connection: &Connection) -> Result<Config> {
 fn build(config: Config, clock: &Clock) -> Result<(Client, String)> {
     let server = config.cluster_url.clone();
     let host = server.authority().map_or("unknown", |authority| authority.as_str()).to_owned();
-    let builder =
-        ClientBuilder::try_from(config).with_context(|| format!("creating a client for {server}"))?;
-    Ok((builder.with_layer(&RequestMetricsLayer::new(&host, clock)).build(), server.to_string()))
+    let client = https_client::client(config, &host, clock)
+        .with_context(|| format!("creating a client for {server}"))?;
+    Ok((client, server.to_string()))
 }
 
 /// The error of [`Config::infer`] tells its cause twice, and why this process is not in a pod.

@@ -25,6 +25,7 @@ use kube::Client;
 use model::random::Random;
 use model::{GoDuration, Notice};
 use plan::ledger::ZoneLookup;
+use plan::offline_start::OfflineStart;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -351,6 +352,7 @@ async fn run_loop(
                 replay_at = None;
                 replay(snapshot, &mut sync_loop, clock);
             }
+            mark(snapshot);
             if let Some((path, content)) = snapshot.due(clock.now(), clock.timestamp()) {
                 tokio::task::spawn_blocking(move || write_snapshot(&path, &content));
             }
@@ -373,13 +375,30 @@ fn replay(snapshot: &SnapshotFile, sync_loop: &mut SyncLoop, clock: &Clock) {
     if !snapshot.is_unheard() {
         return;
     }
-    let Some((saved_at, events)) = snapshot.load() else {
+    let Some(loaded) = snapshot.load() else {
         tracing::warn!("the API does not answer, and there is no snapshot: rules stay as they are");
         return;
     };
+    let saved_at = loaded.saved_at;
     let age_seconds = clock.timestamp().duration_since(saved_at).as_secs();
-    tracing::warn!(%saved_at, age_seconds, "the API does not answer; serving the snapshot of its objects");
-    events.into_iter().for_each(|event| sync_loop.observe(event));
+    match snapshot.offline_start(&loaded, sync_loop.kernel_has_rules()) {
+        OfflineStart::Kernel => tracing::warn!(
+            %saved_at,
+            age_seconds,
+            "the API does not answer, and the kernel's rules are newer than the snapshot of its objects: they stay"
+        ),
+        OfflineStart::Snapshot => {
+            tracing::warn!(%saved_at, age_seconds, "the API does not answer; serving the snapshot of its objects");
+            loaded.events.into_iter().for_each(|event| sync_loop.observe(event));
+        }
+    }
+}
+
+/// Before the sync loop works.
+fn mark(snapshot: &mut SnapshotFile) {
+    if let Err(error) = snapshot.mark() {
+        tracing::warn!(%error, "the mark of a newer kernel was not written; a restart without the API may serve older objects");
+    }
 }
 
 fn write_snapshot(path: &Path, content: &[u8]) {

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! watches --every event--> SnapshotFile --when it changed, at most every 2 s--> FILE (new file, synced, renamed)
+//!                                       \\--before the kernel changes--> FILE.mark: FILE is older than the kernel
 //! start: no watch has listed after 10 s -> FILE, as if the API had listed it; the API's own list replaces it
+//!        (but the kernel stays as it is where it is newer: `plan::offline_start`)
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use cluster::{InformerEvent, ObjectKind, WatchedObject};
 use jiff::Timestamp;
+use plan::offline_start::{ChangeMark, OfflineStart, offline_start};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -30,6 +33,9 @@ type Key = (ObjectKind, String, String);
 struct Stored {
     /// RFC 3339.
     saved_at: String,
+    /// Counts the snapshots, as [`ChangeMark`] does.
+    #[serde(default)]
+    sequence: u64,
     objects: Vec<StoredEntry>,
 }
 
@@ -37,6 +43,21 @@ struct Stored {
 struct StoredEntry {
     kind: String,
     object: Box<RawValue>,
+}
+
+/// The number of a stored snapshot, without its objects.
+#[derive(Default, Deserialize)]
+struct StoredSequence {
+    #[serde(default)]
+    sequence: u64,
+}
+
+/// A stored snapshot.
+pub struct LoadedSnapshot {
+    pub saved_at: Timestamp,
+    /// The objects as the events of complete lists.
+    pub events: Vec<InformerEvent>,
+    sequence: u64,
 }
 
 /// Follows the watches and keeps the file up to date.
@@ -49,12 +70,36 @@ pub struct SnapshotFile {
     listed: BTreeSet<ObjectKind>,
     is_changed: bool,
     written_at: Option<Instant>,
+    boot_id: String,
+    /// The last mark of an earlier process.
+    found_mark: Option<ChangeMark>,
+    /// The number of the next snapshot; that of the last mark if one was written since the last snapshot.
+    sequence: u64,
+    is_marked: bool,
 }
 
 impl SnapshotFile {
     pub fn new(path: &Path, kinds: Vec<ObjectKind>) -> Self {
         let (objects, listing, listed) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Self { path: path.to_owned(), kinds, objects, listing, listed, is_changed: false, written_at: None }
+        let found_mark: Option<ChangeMark> =
+            fs::read(mark_path(path)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let stored: StoredSequence =
+            fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        let sequence = found_mark.as_ref().map_or(0, |mark| mark.sequence).max(stored.sequence);
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Self {
+            path: path.to_owned(),
+            kinds,
+            objects,
+            listing,
+            listed,
+            is_changed: false,
+            written_at: None,
+            boot_id: boot_id.trim().to_owned(),
+            found_mark,
+            sequence,
+            is_marked: false,
+        }
     }
 
     /// Whether the API has listed no kind yet.
@@ -95,18 +140,31 @@ impl SnapshotFile {
         self.is_changed && self.listing.is_empty() && self.kinds.iter().all(|kind| self.listed.contains(kind))
     }
 
+    /// Notes that the kernel is about to get objects that the file does not have. The note has to survive this process,
+    /// not the machine: it is not synced.
+    pub fn mark(&mut self) -> io::Result<()> {
+        if !self.is_changed || self.is_marked {
+            return Ok(());
+        }
+        let mark = ChangeMark { boot_id: self.boot_id.clone(), sequence: self.sequence + 1 };
+        replace(&mark_path(&self.path), &serde_json::to_vec(&mark)?, false)?;
+        (self.sequence, self.is_marked) = (mark.sequence, true);
+        Ok(())
+    }
+
     /// The content to write, if it is due: the path, and the bytes.
     pub fn due(&mut self, now: Instant, time: Timestamp) -> Option<(PathBuf, Vec<u8>)> {
         let is_early = self.written_at.is_some_and(|at| now.saturating_duration_since(at) < MIN_INTERVAL);
         if is_early || !self.is_due() {
             return None;
         }
-        (self.is_changed, self.written_at) = (false, Some(now));
+        (self.is_changed, self.is_marked, self.written_at) = (false, false, Some(now));
         let entries = self.objects.iter().filter_map(|((kind, ..), text)| {
             let object = RawValue::from_string(text.to_string()).ok()?;
             Some(StoredEntry { kind: kind.as_str().to_owned(), object })
         });
-        let stored = Stored { saved_at: time.to_string(), objects: entries.collect() };
+        let (saved_at, sequence) = (time.to_string(), self.sequence);
+        let stored = Stored { saved_at, sequence, objects: entries.collect() };
         Some((self.path.clone(), serde_json::to_vec(&stored).ok()?))
     }
 
@@ -115,8 +173,13 @@ impl SnapshotFile {
         self.written_at.filter(|_| self.is_due()).map(|at| at + MIN_INTERVAL)
     }
 
-    /// The stored objects as the events of complete lists, and when they were stored. `None` without a usable file.
-    pub fn load(&self) -> Option<(Timestamp, Vec<InformerEvent>)> {
+    /// What is served while the API is away, given whether the kernel holds rules.
+    pub fn offline_start(&self, loaded: &LoadedSnapshot, kernel_has_rules: bool) -> OfflineStart {
+        offline_start(loaded.sequence, self.found_mark.as_ref(), &self.boot_id, kernel_has_rules)
+    }
+
+    /// The stored objects. `None` without a usable file.
+    pub fn load(&self) -> Option<LoadedSnapshot> {
         let stored: Stored = serde_json::from_slice(&fs::read(&self.path).ok()?).ok()?;
         let mut events = Vec::new();
         for kind in &self.kinds {
@@ -128,18 +191,30 @@ impl SnapshotFile {
             }
             events.push(InformerEvent::ListCompleted(*kind));
         }
-        Some((stored.saved_at.parse().ok()?, events))
+        Some(LoadedSnapshot { saved_at: stored.saved_at.parse().ok()?, events, sequence: stored.sequence })
     }
 }
 
 /// Writes a new file for its owner alone, and renames it: a crash leaves the previous one.
 pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    replace(path, content, true)
+}
+
+fn mark_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".mark");
+    name.into()
+}
+
+fn replace(path: &Path, content: &[u8], is_synced: bool) -> io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
     let mut file =
         fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     file.write_all(content)?;
-    file.sync_all()?;
+    if is_synced {
+        file.sync_all()?;
+    }
     fs::rename(temporary, path)
 }
 
@@ -174,21 +249,32 @@ mod tests {
             file.observe(&InformerEvent::Applied(*kind, object("a", 1)));
             assert!(file.due(now, time).is_none());
             file.observe(&InformerEvent::ListCompleted(*kind));
+            file.mark().expect("marked");
         }
         let (to, content) = file.due(now, time).expect("complete");
         write(&to, &content).expect("written");
         assert!(file.due(now + MIN_INTERVAL, time).is_none(), "unchanged");
-        let (saved, events) = file.load().expect("stored");
-        assert_eq!((saved, names(&events).len(), events.len()), (time, 2, 6));
+        let loaded = file.load().expect("stored");
+        let (saved, events) = (loaded.saved_at, &loaded.events);
+        assert_eq!((saved, names(events).len(), events.len()), (time, 2, 6));
+        let decide = || {
+            let next = SnapshotFile::new(&path, kinds.clone());
+            next.offline_start(&next.load().expect("stored"), true)
+        };
+        assert_eq!(decide(), OfflineStart::Snapshot);
 
         // A list that lacks an object deletes it; a change in between waits for the interval.
         file.observe(&InformerEvent::ListStarted(ObjectKind::Slice));
         file.observe(&InformerEvent::Applied(ObjectKind::Slice, object("b", 2)));
         file.observe(&InformerEvent::ListCompleted(ObjectKind::Slice));
         assert!(file.due(now, time).is_none() && file.due_at() == Some(now + MIN_INTERVAL));
+        file.mark().expect("marked");
+        assert_eq!(decide(), OfflineStart::Kernel, "the kernel may have what the file has not");
         let (to, content) = file.due(now + MIN_INTERVAL, time).expect("due");
+        assert_eq!(decide(), OfflineStart::Kernel, "not written yet");
         write(&to, &content).expect("written");
-        let stored = names(&file.load().expect("stored").1);
+        assert_eq!(decide(), OfflineStart::Snapshot);
+        let stored = names(&file.load().expect("stored").events);
         assert_eq!(stored.len(), 2);
         assert!(stored[1].contains("\"b\""), "{stored:?}");
         fs::write(&path, "half").expect("written");

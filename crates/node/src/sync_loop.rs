@@ -204,6 +204,11 @@ impl SyncLoop {
         }
     }
 
+    /// Whether the kernel holds rules of this proxy mode; rules that cannot be read may be there.
+    pub fn kernel_has_rules(&mut self) -> bool {
+        self.backend.has_services().unwrap_or(true)
+    }
+
     /// Slow start and drains: endpoints get the shares of now.
     fn advance_shares(&mut self, now: Instant) {
         let time = Timestamp::from(self.clock.timestamp());

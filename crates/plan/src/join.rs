@@ -25,8 +25,11 @@ pub const PATH: &str = "/join";
 pub const NAMESPACE: &str = "kube-system";
 /// The type of the Secrets that hold tokens.
 pub const SECRET_TYPE: &str = "zoneward.dev/join-token";
-/// Lifetime of a credential; it is renewed after a third.
+/// Default lifetime of a credential; it is renewed after a third.
 pub const CREDENTIAL_SECONDS: i64 = 30 * 24 * 3_600;
+/// Limits of the lifetime. Signing keys are kept for a year.
+pub const MIN_CREDENTIAL_SECONDS: i64 = 15;
+pub const MAX_CREDENTIAL_SECONDS: i64 = 365 * 24 * 3_600;
 
 /// Prefix of the user name of a node.
 const NODE_USER: &str = "system:node:";
@@ -39,8 +42,10 @@ const PRIVATE: &str = "zoneward.dev";
 /// Characters of a token's id and secret, as kubeadm's.
 const ID_LENGTH: usize = 6;
 const SECRET_LENGTH: usize = 16;
-/// Tolerance for clocks.
+/// Tolerance for clocks; of a short credential a tenth of its life.
 const LEEWAY: i64 = 60;
+/// Longest interval between looks at a credential.
+const MAX_PAUSE: i64 = 60;
 const ALPHABET: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
 /// A token, `ID.SECRET` as kubeadm's.
@@ -169,11 +174,11 @@ impl NodeIdentity {
         is_node.then(|| Self { name: name.to_owned(), uid: user.uid.clone() })
     }
 
-    /// The claims of a credential; `now` in seconds since 1970.
-    pub fn claims(&self, issuer: &str, audiences: &[String], id: &str, now: i64) -> Value {
+    /// The claims of a credential; `now` in seconds since 1970, and its lifetime.
+    pub fn claims(&self, issuer: &str, audiences: &[String], id: &str, now: i64, seconds: i64) -> Value {
         json!({
-            "aud": audiences, "exp": now.saturating_add(CREDENTIAL_SECONDS), "iat": now, "iss": issuer, "jti": id,
-            "nbf": now, "sub": self.user().name, PRIVATE: {"node": {"name": self.name, "uid": self.uid}},
+            "aud": audiences, "exp": now.saturating_add(seconds), "iat": now, "iss": issuer, "jti": id, "nbf": now,
+            "sub": self.user().name, PRIVATE: {"node": {"name": self.name, "uid": self.uid}},
         })
     }
 
@@ -206,7 +211,12 @@ pub fn check_node_claims(
         return Err("the credential is not for this API".to_owned());
     }
     let name = &node.name;
-    if claims["exp"].as_i64().is_none_or(|end| now > end.saturating_add(LEEWAY)) {
+    let (issued, expires) = (claims["iat"].as_i64().unwrap_or_default(), claims["exp"].as_i64());
+    let is_over = |end: i64| {
+        let leeway = (end.saturating_sub(issued) / 10).clamp(0, LEEWAY);
+        now > end.saturating_add(leeway)
+    };
+    if expires.is_none_or(is_over) {
         return Err(format!(
             "the credential of node {name} has expired: join again with a token of `zoneward token create --node {name}`"
         ));
@@ -224,6 +234,16 @@ pub fn check_node_claims(
 /// that is away for two weeks is not locked out.
 pub fn renewal_time(issued: i64, expires: i64) -> i64 {
     issued.saturating_add(expires.saturating_sub(issued) / 3)
+}
+
+/// Seconds until the next look at a credential: until its renewal, and after a failed one a 30th of its life, so that a
+/// short one is not lost; at most a minute, because clocks are set.
+pub fn renewal_pause(issued: i64, expires: i64, now: i64, has_failed: bool) -> u64 {
+    let pause = match has_failed {
+        true => expires.saturating_sub(issued) / 30,
+        false => renewal_time(issued, expires).saturating_sub(now),
+    };
+    pause.clamp(1, MAX_PAUSE).unsigned_abs()
 }
 
 #[cfg(test)]
@@ -282,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_credential_is_valid_while_its_node_exists() {
-        let claims = node().claims(ISSUER, &audiences(), "id", 1_000);
+        let claims = node().claims(ISSUER, &audiences(), "id", 1_000, CREDENTIAL_SECONDS);
         assert!(is_node_credential(&claims));
         let check = |find: FindObject<'_>, now| check_node_claims(&claims, ISSUER, &audiences(), now, find);
         let (user, shared) = check(&live("u", None), 1_000).unwrap();
@@ -296,6 +316,9 @@ mod tests {
         assert!(check(&live("u", None), late).unwrap_err().contains("has expired"));
         let elsewhere = check_node_claims(&claims, ISSUER, &["x".to_owned()], 1_000, &live("u", None));
         assert!(elsewhere.is_err());
+        let short = node().claims(ISSUER, &audiences(), "id", 1_000, 30);
+        let check = |now| check_node_claims(&short, ISSUER, &audiences(), now, &live("u", None));
+        assert!(check(1_033).is_ok() && check(1_034).is_err(), "a tenth of its life");
     }
 
     #[test]
@@ -309,5 +332,9 @@ mod tests {
     #[test]
     fn credentials_are_renewed_after_a_third() {
         assert_eq!(renewal_time(100, 400), 200);
+        let pause = |now, has_failed| renewal_pause(100, 400, now, has_failed);
+        assert_eq!((pause(100, false), pause(190, false), pause(500, false)), (60, 10, 1));
+        assert_eq!((pause(200, true), renewal_pause(0, 30, 10, true)), (10, 1));
+        assert_eq!(renewal_pause(0, CREDENTIAL_SECONDS, CREDENTIAL_SECONDS, true), 60);
     }
 }

@@ -19,6 +19,7 @@
 //! | whether an object is valid | [`validate`] |
 //! | whether a user may do something, and may grant it | [`rbac`] |
 //! | tokens of service accounts | [`service_account`] |
+//! | what a node serves that starts while the API is away | [`offline_start`] |
 //! | machines that join: tokens, credentials, what a node may write | [`join`] |
 //! | what the audit log records | [`audit_policy`] |
 //! | field ownership and server-side apply | [`managed_fields`] |
@@ -46,6 +47,7 @@ pub mod join;
 pub mod ledger;
 pub mod managed_fields;
 pub mod node_port_allocator;
+pub mod offline_start;
 pub mod planner;
 pub mod rbac;
 pub mod regions;

@@ -214,6 +214,11 @@ impl Api {
         self.authenticator.open_keys(data, self.clock().timestamp().as_second())
     }
 
+    /// Sets the lifetime of credentials of machines that join, in seconds.
+    pub fn set_node_credential_seconds(&self, seconds: i64) {
+        self.authenticator.set_node_seconds(seconds);
+    }
+
     /// Waits until the audit log is written, but not long; for the end of the process. Blocks.
     pub fn flush_audit(&self) {
         if let Some(log) = &self.audit {

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ pub(crate) struct Authenticator {
     keys: RwLock<SigningKeys>,
     credentials: OnceLock<Arc<Credentials>>,
     config: TokenConfig,
+    /// Lifetime of credentials of nodes.
+    node_seconds: AtomicI64,
     verified: Mutex<VerifiedTokens>,
 }
 
@@ -101,13 +104,23 @@ impl Default for Authenticator {
             extend: true,
         };
         let keys = RwLock::new(SigningKeys::default());
-        Self { keys, credentials: OnceLock::new(), config, verified: Mutex::default() }
+        let node_seconds = AtomicI64::new(join::CREDENTIAL_SECONDS);
+        Self { keys, credentials: OnceLock::new(), config, node_seconds, verified: Mutex::default() }
     }
 }
 
 impl Authenticator {
     pub(crate) fn config(&self) -> &TokenConfig {
         &self.config
+    }
+
+    /// Seconds that a credential of a node is valid.
+    pub(crate) fn node_seconds(&self) -> i64 {
+        self.node_seconds.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_node_seconds(&self, seconds: i64) {
+        self.node_seconds.store(seconds, Ordering::Relaxed);
     }
 
     /// Adds the credentials of the server's own users.
@@ -205,7 +218,8 @@ impl Authenticator {
 
     /// Signs the credential of a node.
     pub(crate) fn sign_node(&self, node: &NodeIdentity, id: &str, now: i64) -> io::Result<String> {
-        self.sign_claims(&node.claims(&self.config.issuer, &self.config.api_audiences, id, now))
+        let TokenConfig { issuer, api_audiences, .. } = &self.config;
+        self.sign_claims(&node.claims(issuer, api_audiences, id, now, self.node_seconds()))
     }
 
     fn sign_claims(&self, claims: &Value) -> io::Result<String> {

@@ -411,6 +411,9 @@ pub struct Up {
     /// Serve requests without credentials as system:anonymous
     #[arg(long)]
     pub anonymous_auth: bool,
+    /// Lifetime of the credentials of machines that join, 15s to 8760h; they are renewed after a third of it
+    #[arg(long, value_name = "DURATION", default_value = "720h", value_parser = node_credential_ttl)]
+    pub node_credential_ttl: i64,
     /// Audit policy (audit.k8s.io/v1 Policy) [default: metadata of every request]
     #[arg(long, value_name = "FILE", requires = "audit_log_path")]
     pub audit_policy_file: Option<PathBuf>,
@@ -721,6 +724,13 @@ pub struct Cleanup {
     /// Remove only Zoneward's tables, and leave the rules of kube-proxy
     #[arg(long)]
     pub only_zoneward: bool,
+}
+
+/// Seconds of the lifetime of a credential.
+fn node_credential_ttl(text: &str) -> Result<i64, String> {
+    let limits = plan::join::MIN_CREDENTIAL_SECONDS..=plan::join::MAX_CREDENTIAL_SECONDS;
+    let seconds = i64::try_from(model::duration::parse(text)?.as_secs()).unwrap_or(i64::MAX);
+    limits.contains(&seconds).then_some(seconds).ok_or_else(|| "expected 15s to 8760h".to_owned())
 }
 
 /// Parses `127.0.0.1:6443`, `[::1]:6443`, or a port alone, which listens on loopback.

@@ -1,4 +1,4 @@
-//! Several machines without Kubernetes: three network namespaces with a router between them, `zoneward up` in the first and
+//! Several machines without Kubernetes: machines of namespaces with a router between them, `zoneward up` in the first and
 //! `zoneward join` in the others. The test process enters namespaces before it has a second thread, so it brings its own
 //! small test runner.
 
@@ -8,6 +8,10 @@
 mod boxes;
 #[path = "join/joined.rs"]
 mod joined;
+#[path = "join/killed.rs"]
+mod killed;
+#[path = "join/ledger.rs"]
+mod ledger;
 #[path = "../../dataplane/tests/kernel/namespace.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod namespace;
@@ -16,8 +20,12 @@ mod namespace;
 mod net;
 #[path = "join/refused.rs"]
 mod refused;
+#[path = "join/renewal.rs"]
+mod renewal;
 #[path = "../../dataplane/tests/kernel/runner.rs"]
 mod runner;
+#[path = "join/snapshot.rs"]
+mod snapshot;
 
 use std::process::ExitCode;
 
@@ -34,6 +42,20 @@ const TESTS: &[runner::Test] = &[
     (
         "joined_machine_checks_its_processes_and_serves_names",
         joined::joined_machine_checks_its_processes_and_serves_names,
+    ),
+    ("credential_is_renewed_while_the_machine_runs", renewal::credential_is_renewed_while_the_machine_runs),
+    (
+        "joined_machine_reports_its_traffic_until_its_node_is_deleted",
+        ledger::joined_machine_reports_its_traffic_until_its_node_is_deleted,
+    ),
+    (
+        "rules_that_are_newer_than_the_snapshot_stay_while_the_api_is_away",
+        snapshot::rules_that_are_newer_than_the_snapshot_stay_while_the_api_is_away,
+    ),
+    ("machine_notices_that_the_api_lost_its_power", killed::machine_notices_that_the_api_lost_its_power),
+    (
+        "soak_machines_are_killed_and_the_api_is_away_no_connection_fails",
+        killed::soak_machines_are_killed_and_the_api_is_away_no_connection_fails,
     ),
     ("wrong_used_and_expired_tokens_are_refused", refused::wrong_used_and_expired_tokens_are_refused),
     ("another_authority_is_refused", refused::another_authority_is_refused),

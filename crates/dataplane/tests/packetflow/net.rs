@@ -18,10 +18,17 @@ pub(crate) struct Neighbour {
 impl Neighbour {
     /// Makes the namespace. `interface` is the node's side; the other side is called `uplink`.
     pub(crate) fn new(number: u8, interface: &str) -> Neighbour {
+        Self::entering(number, interface, || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace within our own");
+        })
+    }
+
+    /// The same in a namespace that `enter` moves its thread to.
+    pub(crate) fn entering(number: u8, interface: &str, enter: impl FnOnce() + Send + 'static) -> Neighbour {
         let (work, inbox) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
         let (say, hear) = mpsc::channel();
         std::thread::spawn(move || {
-            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace within our own");
+            enter();
             say.send(nix::unistd::gettid()).expect("the test waits for this");
             inbox.into_iter().for_each(|task| task());
         });

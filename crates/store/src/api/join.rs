@@ -1,7 +1,7 @@
 //! `POST /join`: a token is used up for a Node and its credential, and a credential is exchanged for a newer one.
 
 use http::Response;
-use plan::join::{CREDENTIAL_SECONDS, NAMESPACE, NodeIdentity, presented_token, secret_name};
+use plan::join::{NAMESPACE, NodeIdentity, presented_token, secret_name};
 use serde_json::json;
 
 use super::delete::{self, DeleteOptions};
@@ -31,7 +31,8 @@ impl Api {
         let seconds = now.as_second();
         let token =
             self.authenticator.sign_node(&node, &self.names.uid(), seconds).map_err(StatusError::internal)?;
-        let expires = jiff::Timestamp::from_second(seconds.saturating_add(CREDENTIAL_SECONDS)).unwrap_or(now);
+        let expires = seconds.saturating_add(self.authenticator.node_seconds());
+        let expires = jiff::Timestamp::from_second(expires).unwrap_or(now);
         let answer = json!({
             "node": node.name, "token": token, "issued": meta::time(now), "expires": meta::time(expires),
         });

@@ -135,7 +135,13 @@ fn flags(args: &Join) -> Option<JoinFlags> {
 /// Registers the Node. The API may be away at a restart: the node proxy does not wait for it.
 async fn register(client: Client, node: String, zone: Option<String>, mut stop: watch::Receiver<bool>) {
     let mut is_failing = false;
-    while let Err(error) = machine::register(client.clone(), &node, zone.as_deref(), "join").await {
+    loop {
+        let registered = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => return,
+            registered = machine::register(client.clone(), &node, zone.as_deref(), "join") => registered,
+        };
+        let Err(error) = registered else { break };
         if !is_failing {
             warn!(node, error = failure::text(&error), "the Node is not registered; retrying");
         }

@@ -56,12 +56,17 @@ pub struct AdminApi {
 }
 
 impl AdminApi {
-    fn connection(&self) -> Connection {
-        let kubeconfig = self.data_dir.as_ref().map(|folder| folder.join("kubeconfig"));
-        Connection {
-            kubeconfig: kubeconfig.or_else(|| self.connection.kubeconfig.clone()),
-            ..self.connection.clone()
+    fn connection(&self) -> Result<Connection> {
+        let Some(folder) = &self.data_dir else { return Ok(self.connection.clone()) };
+        let kubeconfig = folder.join("kubeconfig");
+        if !kubeconfig.exists() {
+            bail!(
+                "--data-dir {}: no API has its data there: start `zoneward up` with it first, or name the folder of the one \
+                 that runs",
+                folder.display()
+            );
         }
+        Ok(Connection { kubeconfig: Some(kubeconfig), ..self.connection.clone() })
     }
 }
 
@@ -117,7 +122,7 @@ pub fn run(command: &TokenCommand) -> Result<bool> {
 
 async fn create(args: &TokenCreate) -> Result<()> {
     check_flags(args)?;
-    let (connection, clock) = (args.api.connection(), Clock::system());
+    let (connection, clock) = (args.api.connection()?, Clock::system());
     let (hash, server) = authority(&connection)?;
     let (client, address) = cluster::open(&connection, &clock).await?;
     let at = || format!("the API at {address}");
@@ -203,7 +208,10 @@ fn authority(connection: &Connection) -> Result<(String, String)> {
         return Ok((hash(&pem)?, format!("https://{hostname}:6443")));
     }
     let kubeconfig = match &connection.kubeconfig {
-        Some(file) => Kubeconfig::read_from(file).with_context(|| format!("reading {}", file.display()))?,
+        Some(file) => {
+            std::fs::metadata(file).with_context(|| format!("reading {}", file.display()))?;
+            Kubeconfig::read_from(file)?
+        }
         None => Kubeconfig::read().context("reading the kubeconfig: use --data-dir or --kubeconfig")?,
     };
     let context = connection.context.clone().or(kubeconfig.current_context);
@@ -238,7 +246,7 @@ async fn stored(client: &Client) -> Result<Vec<StoredToken>> {
 
 async fn list(args: &TokenList) -> Result<()> {
     let clock = Clock::system();
-    let (client, address) = cluster::open(&args.api.connection(), &clock).await?;
+    let (client, address) = cluster::open(&args.api.connection()?, &clock).await?;
     let tokens = stored(&client).await.with_context(|| format!("the API at {address}"))?;
     let now = clock.timestamp().as_second();
     if args.output.format != Format::Table {
@@ -256,7 +264,7 @@ async fn list(args: &TokenList) -> Result<()> {
 async fn delete(args: &TokenDelete) -> Result<()> {
     // The whole token is accepted as well.
     let id = args.id.split('.').next().unwrap_or_default();
-    let (client, address) = cluster::open(&args.api.connection(), &Clock::system()).await?;
+    let (client, address) = cluster::open(&args.api.connection()?, &Clock::system()).await?;
     let secrets: Api<Secret> = Api::namespaced(client, NAMESPACE);
     match secrets.delete(&secret_name(id), &DeleteParams::default()).await {
         Ok(_) => print_text(&format!("token {id} deleted\n")),

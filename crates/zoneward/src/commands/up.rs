@@ -128,6 +128,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     if let Some(path) = &args.audit_log_path {
         api = api.with_audit(audit_log(args, path)?);
     }
+    api.set_node_credential_seconds(args.node_credential_ttl);
     api.open_signing_keys(data).with_context(|| format!("signing keys in {}", data.display()))?;
     let begun = bootstrap(&api, BootstrapOptions { service_cidrs, listen }).await?;
     for notice in &begun.notices {

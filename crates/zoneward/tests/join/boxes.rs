@@ -1,16 +1,24 @@
-//! Machines: a namespace with an address of its own, and the program in it.
+//! Machines: network, mount, user and UTS namespaces of their own, with an address, and the program in them.
+//!
+//! A machine has its own `/run`, `/etc/hostname` and data folder, and does not see those of the others: a socket or a file
+//! that two of them could share by accident is not there.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::net::{Neighbour, be_a_router};
+use super::net::{Neighbour, be_a_router, set};
 
 /// A machine under load is slow, not wrong.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,6 +62,14 @@ impl Running {
         }
     }
 
+    /// Kills the process and its children at once.
+    pub fn kill_all(&mut self) {
+        for process in children(self.0.id()) {
+            let _ = kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL);
+        }
+        self.kill();
+    }
+
     pub fn stop(&mut self) -> Option<i32> {
         assert!(Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status().unwrap().success());
         self.0.wait().unwrap().code()
@@ -68,6 +84,7 @@ impl Drop for Running {
 
 pub struct Machine {
     neighbour: Neighbour,
+    spaces: Namespaces,
     number: u8,
     pub data: PathBuf,
 }
@@ -86,7 +103,7 @@ impl Machine {
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_zoneward"));
+        let mut command = self.spaces.command(env!("CARGO_BIN_EXE_zoneward"));
         command.args(words);
         command
     }
@@ -129,18 +146,14 @@ impl Machine {
     }
 
     pub fn up(&self) -> Running {
+        self.up_with(&[])
+    }
+
+    pub fn up_with(&self, more: &[&str]) -> Running {
         let audit = self.data.with_extension("audit");
         let listen = format!("{}:6443", self.address());
-        self.start(&[
-            "up",
-            "--no-mesh",
-            "--zone",
-            "zone-1",
-            "--listen",
-            &listen,
-            "--audit-log-path",
-            audit.to_str().unwrap(),
-        ])
+        let words = ["up", "--no-mesh", "--zone", "zone-1", "--listen", &listen, "--audit-log-path"];
+        self.start(&[&words[..], &[audit.to_str().unwrap()], more].concat())
     }
 
     /// The events of the audit log.
@@ -173,16 +186,18 @@ impl Machine {
 
     /// Asks the API as its admin, by the socket of this machine.
     pub fn admin(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
-        let mut stream = UnixStream::connect(self.data.join("api.sock")).unwrap();
-        let head = format!(
-            "{method} {path} HTTP/1.0\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        stream.write_all((head + body).as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap_or_default())
+        exchange(&self.data.join("api.sock"), method, path, body).expect("the API answers")
+    }
+
+    /// The same if the API is there.
+    pub fn try_admin(&self, method: &str, path: &str, body: &str) -> Option<(u16, Value)> {
+        exchange(&self.data.join("api.sock"), method, path, body)
+    }
+
+    /// The traffic ledger of the controller.
+    pub fn ledger(&self) -> Value {
+        exchange(&self.data.join("ledger.sock"), "GET", "/ledger?window=3600", "")
+            .map_or(Value::Null, |(_, page)| page)
     }
 
     /// Asks the API with a kubeconfig, from this machine: the code and the message, or 200 and the object.
@@ -239,6 +254,74 @@ impl Machine {
         });
     }
 
+    /// A server that sends back what it gets.
+    pub fn serve_echo(&self, port: u16) {
+        let address = format!("{}:{port}", self.address());
+        self.neighbour.within(move || {
+            let listener = TcpListener::bind(address).unwrap();
+            std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let mut stream = stream.unwrap();
+                    std::thread::spawn(move || {
+                        let mut back = stream.try_clone().unwrap();
+                        let _ = std::io::copy(&mut stream, &mut back);
+                    });
+                }
+            });
+        });
+    }
+
+    /// Whether an echo server answers there.
+    pub fn exchange_echo(&self, to: SocketAddr) -> bool {
+        self.neighbour.within(move || echo(to, None).is_ok())
+    }
+
+    /// Opens connections to an echo server all the time.
+    pub fn load(&self, to: SocketAddr) -> Load {
+        let (stop, opened, failures) = (Arc::default(), Arc::default(), Arc::default());
+        let load = Load { stop, opened, failures, thread: None };
+        let (stop, opened, failures) = (load.stop.clone(), load.opened.clone(), load.failures.clone());
+        let name = self.name();
+        let thread = self.neighbour.within(move || {
+            std::thread::spawn(move || {
+                let began = Instant::now();
+                let mut old = echo(to, None).unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    let (at, done) = (began.elapsed(), echo(to, None));
+                    if let Err(error) = done {
+                        failures.lock().unwrap().push(format!("{name} at {at:?}: {error}"));
+                    }
+                    opened.fetch_add(1, Ordering::Relaxed);
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                match echo(to, Some(old)) {
+                    Ok(stream) => old = stream,
+                    Err(error) => {
+                        return failures.lock().unwrap().push(format!("{name}: the first one: {error}"));
+                    }
+                }
+                drop(old);
+            })
+        });
+        Load { thread: Some(thread), ..load }
+    }
+
+    /// The kernel stops repeating that a process closed its connections.
+    pub fn forget_closed_connections(&self) {
+        self.neighbour.within(|| set("net/ipv4/tcp_orphan_retries", "1"));
+    }
+
+    /// Does something with a client of the API on this machine, in a thread of its own.
+    pub fn spawn_with_client<T: Send + 'static, F: Future<Output = T>>(
+        &self,
+        kubeconfig: PathBuf,
+        task: impl FnOnce(kube::Client) -> F + Send + 'static,
+    ) -> std::thread::JoinHandle<T> {
+        self.neighbour.within(move || {
+            std::thread::spawn(move || block_on(async { task(client(kubeconfig).await).await }))
+        })
+    }
+
     /// The name of the machine that answers there.
     pub fn connect(&self, to: SocketAddr) -> Option<String> {
         self.connect_within(to, Duration::from_secs(5))
@@ -269,9 +352,122 @@ impl Machine {
 
     pub fn remove(&self) {
         let _ = fs::remove_dir_all(&self.data);
-        for file in [self.log(), self.data.with_extension("audit")] {
+        for file in [self.log(), self.data.with_extension("audit"), self.data.with_extension("hostname")] {
             let _ = fs::remove_file(file);
         }
+    }
+}
+
+/// Clients of one machine that open connections.
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    opened: Arc<AtomicU64>,
+    failures: Arc<Mutex<Vec<String>>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Load {
+    /// How many connections were opened, and what failed.
+    pub fn end(self) -> (u64, Vec<String>) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.unwrap().join().unwrap();
+        let failures = self.failures.lock().unwrap().clone();
+        (self.opened.load(Ordering::Relaxed), failures)
+    }
+}
+
+/// Sends something and gets it back, by a new connection or an old one.
+fn echo(to: SocketAddr, old: Option<TcpStream>) -> std::io::Result<TcpStream> {
+    const TIMEOUT: Duration = Duration::from_secs(5);
+    let mut stream = match old {
+        Some(stream) => stream,
+        None => TcpStream::connect_timeout(&to, TIMEOUT)?,
+    };
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.write_all(b"still there?")?;
+    let mut back = [0; 12];
+    stream.read_exact(&mut back)?;
+    Ok(stream)
+}
+
+/// A request by a unix socket. `None` if the server is not there, or goes before it has answered.
+fn exchange(socket: &Path, method: &str, path: &str, body: &str) -> Option<(u16, Value)> {
+    let content = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+    let mut stream = UnixStream::connect(socket).ok()?;
+    let head = format!(
+        "{method} {path} HTTP/1.0\r\nhost: x\r\ncontent-type: {content}\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all((head + body).as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, serde_json::from_str(body).unwrap_or_default()))
+}
+
+/// The namespaces of a machine. They live as long as the process that holds them, which ends with its input.
+struct Namespaces {
+    holder: Child,
+    _input: ChildStdin,
+}
+
+/// Arguments: the name, a file for it, and the folders of other machines.
+const HOLD: &str = r#"set -e
+hostname "$1"
+echo "$1" > "$2"
+mount -t tmpfs none /run
+mount --bind "$2" /etc/hostname
+shift 2
+for other; do mount -t tmpfs none "$other"; done
+echo ready
+exec cat"#;
+
+impl Namespaces {
+    fn new(name: &str, data: &Path, others: &[PathBuf]) -> Self {
+        let mut command = Command::new("unshare");
+        command.args([
+            "--user",
+            "--map-root-user",
+            "--net",
+            "--mount",
+            "--uts",
+            "sh",
+            "-c",
+            HOLD,
+            "sh",
+            name,
+        ]);
+        command.arg(data.with_extension("hostname")).args(others);
+        command.env("PATH", toolbox::Toolbox::own().search_path());
+        let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(holder.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n", "the namespaces of {name}");
+        Self { _input: holder.stdin.take().unwrap(), holder }
+    }
+
+    /// Moves the calling thread to the network and the mount namespace; a thread has no user namespace of its own.
+    fn enter(process: u32) {
+        unshare(CloneFlags::CLONE_FS).unwrap();
+        for (name, kind) in [("net", CloneFlags::CLONE_NEWNET), ("mnt", CloneFlags::CLONE_NEWNS)] {
+            let file = fs::File::open(format!("/proc/{process}/ns/{name}")).unwrap();
+            setns(file, kind).unwrap();
+        }
+    }
+
+    /// A program in all of the namespaces.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.holder.id().to_string(), "--user", "--net", "--mount", "--uts"]);
+        command.args(["--preserve-credentials", "--", program]);
+        command
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
     }
 }
 
@@ -287,13 +483,23 @@ async fn client(kubeconfig: PathBuf) -> kube::Client {
 /// Machines with the addresses 10.0.0.1 and so on.
 pub fn machines<const N: usize>(test: &str) -> [Machine; N] {
     be_a_router(&[]);
+    let folder = |number: usize| {
+        let name = format!("zoneward-join-{test}-{}-{number}", std::process::id());
+        std::env::temp_dir().join(name)
+    };
+    let folders: Vec<PathBuf> = (1..=N).map(folder).collect();
+    for folder in &folders {
+        let _ = fs::remove_dir_all(folder);
+        fs::create_dir_all(folder).unwrap();
+    }
     std::array::from_fn(|at| {
-        let number = u8::try_from(at + 1).unwrap();
-        let neighbour = Neighbour::new(number, &format!("box{number}"));
+        let (number, data) = (u8::try_from(at + 1).unwrap(), folders[at].clone());
+        let others: Vec<PathBuf> = folders.iter().filter(|folder| **folder != data).cloned().collect();
+        let spaces = Namespaces::new(&format!("box-{number}"), &data, &others);
+        let process = spaces.holder.id();
+        let enter = move || Namespaces::enter(process);
+        let neighbour = Neighbour::entering(number, &format!("box{number}"), enter);
         neighbour.add_address(format!("10.0.0.{number}").parse().unwrap());
-        let folder = format!("zoneward-join-{test}-{}-{number}", std::process::id());
-        let data = std::env::temp_dir().join(folder);
-        let _ = fs::remove_dir_all(&data);
-        Machine { neighbour, number, data }
+        Machine { neighbour, spaces, number, data }
     })
 }

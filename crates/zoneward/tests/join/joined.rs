@@ -8,19 +8,19 @@ use serde_json::{Value, json};
 
 use super::boxes::{Machine, machines, until};
 
-const SERVICES: &str = "/api/v1/namespaces/default/services";
-const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+pub const SERVICES: &str = "/api/v1/namespaces/default/services";
+pub const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 
 /// Creates Service `web` without a selector; its address.
-fn create_web(api: &Machine) -> SocketAddr {
+pub fn create_web(api: &Machine) -> SocketAddr {
     let web = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}], "ipFamilies": ["IPv4"]}});
     let (code, web) = api.admin("POST", SERVICES, &web.to_string());
     assert_eq!(code, 201, "{web}");
     format!("{}:80", web["spec"]["clusterIP"].as_str().unwrap()).parse().unwrap()
 }
 
-fn expose(machine: &Machine) {
+pub fn expose(machine: &Machine) {
     machine.serve(8080);
     let (to, kubeconfig) =
         (format!("{}:8080", machine.address()), machine.kubeconfig().display().to_string());
@@ -30,7 +30,7 @@ fn expose(machine: &Machine) {
 }
 
 /// Waits until connections from a machine reach these, and no others.
-fn until_reached(from: &Machine, to: SocketAddr, names: &[&str]) {
+pub fn until_reached(from: &Machine, to: SocketAddr, names: &[&str]) {
     let wanted: BTreeSet<String> = names.iter().map(|name| (*name).to_owned()).collect();
     until(&format!("{names:?} from {}", from.name()), || {
         let seen: BTreeSet<String> = (0..24).map_while(|_| from.connect(to)).collect();
@@ -223,7 +223,9 @@ pub fn joined_machine_serves_while_the_api_is_away_and_after_its_restart() {
     expose(&second);
     until_reached(&second, web, &["box-2:8080"]);
     let snapshot = second.data.join("snapshot.json");
-    until("the snapshot", || std::fs::read_to_string(&snapshot).is_ok_and(|text| text.contains("web-80-tcp")));
+    until("the snapshot", || {
+        std::fs::read_to_string(&snapshot).is_ok_and(|text| text.contains("web-80-tcp"))
+    });
     up.kill();
     until_reached(&second, web, &["box-2:8080"]);
     joined.kill();

@@ -19,6 +19,13 @@ pub fn wrong_used_and_expired_tokens_are_refused() {
     let [first, second, third] = machines("refused");
     let up = first.up();
     let data = first.data.display().to_string();
+    let elsewhere = second.data.display().to_string();
+    let said = second.refused(&["token", "create", "--data-dir", &elsewhere, "--node", "box-2"]);
+    assert!(said.contains("no API has its data there: start `zoneward up` with it first"), "{said}");
+    assert_eq!(said.matches(&elsewhere).count(), 1, "{said}");
+    let missing = format!("{elsewhere}/none");
+    let said = second.refused(&["token", "create", "--kubeconfig", &missing, "--node", "box-2"]);
+    assert_eq!(said.matches(&missing).count(), 1, "{said}");
     let token = first.token("box-2", &SERVER);
     let listed = first.run_json(&["token", "list", "--data-dir", &data]);
     assert_eq!(

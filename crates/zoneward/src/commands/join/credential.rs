@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use clock::Clock;
 use kube::{Client, Error};
-use plan::join::{JoinToken, PATH, renewal_time};
+use plan::join::{JoinToken, PATH, renewal_pause, renewal_time};
 use serde_json::{Value, json};
 use store::credentials::{certificate_pem, write_private};
 use tokio::sync::watch;
@@ -23,8 +23,10 @@ use cluster::authority_discovery;
 /// server with this name.
 const SERVER_NAME: &str = "kubernetes";
 const DEFAULT_PORT: &str = "6443";
-/// Interval between looks at the age of the credential.
-const CHECK_PERIOD: Duration = Duration::from_secs(60);
+/// Seconds between attempts to read the credential.
+const CHECK_PERIOD: u64 = 60;
+/// Deadline of a renewal.
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Deadline of a renewal at start: the node proxy waits for it.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -204,30 +206,48 @@ fn split(server: &str) -> Result<(String, String)> {
 /// Renews the stored credential in time, until `stop` turns true.
 pub async fn keep(client: Client, path: PathBuf, clock: Clock, mut stop: watch::Receiver<bool>) {
     let mut is_failing = false;
-    while tokio::time::timeout(CHECK_PERIOD, stop.wait_for(|stop| *stop)).await.is_err() {
-        let Ok(Some(stored)) = NodeCredential::read(&path) else { continue };
+    loop {
+        let stored = NodeCredential::read(&path).ok().flatten();
+        let now = clock.timestamp().as_second();
+        let pause = stored
+            .as_ref()
+            .map_or(CHECK_PERIOD, |stored| renewal_pause(stored.issued, stored.expires, now, is_failing));
+        if tokio::time::timeout(Duration::from_secs(pause), stop.wait_for(|stop| *stop)).await.is_ok() {
+            return;
+        }
+        let Some(stored) = stored else { continue };
         if clock.timestamp().as_second() < renewal_time(stored.issued, stored.expires) {
             continue;
         }
-        let renewed = match request(&client).await {
-            Ok(answer) => {
-                store(&path, &stored.server, &stored.authority, &answer).map_err(|error| format!("{error:#}"))
-            }
-            Err(Error::Api(status)) => Err(status.message.clone()),
-            Err(error) => Err(error.to_string()),
+        let renewed = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => return,
+            renewed = renew(&client, &path, &stored) => renewed,
         };
         match renewed {
-            Ok(_) => {
+            Ok(()) => {
                 is_failing = false;
                 info!("credential renewed");
             }
             Err(why) if !is_failing => {
                 is_failing = true;
                 let ends = jiff::Timestamp::from_second(stored.expires).unwrap_or_default();
-                error!(error = why, %ends, "the credential was not renewed; retrying every minute");
+                error!(error = why, %ends, "the credential was not renewed; retrying");
             }
             Err(_) => {}
         }
+    }
+}
+
+/// Exchanges the stored credential for a newer one.
+async fn renew(client: &Client, path: &Path, stored: &NodeCredential) -> Result<(), String> {
+    match tokio::time::timeout(RENEWAL_TIMEOUT, request(client)).await {
+        Ok(Ok(answer)) => store(path, &stored.server, &stored.authority, &answer)
+            .map(drop)
+            .map_err(|error| format!("{error:#}")),
+        Ok(Err(Error::Api(status))) => Err(status.message.clone()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the API does not answer".to_owned()),
     }
 }
 
