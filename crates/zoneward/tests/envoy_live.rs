@@ -7,6 +7,8 @@
 
 #[path = "envoy_live/capture.rs"]
 mod capture;
+#[path = "envoy_live/certificates.rs"]
+mod certificates;
 #[path = "envoy_live/changes.rs"]
 mod changes;
 #[path = "envoy_live/control.rs"]
@@ -62,6 +64,10 @@ const TESTS: &[runner::Test] = &[
     (
         "a_port_that_an_envoy_cannot_bind_is_in_the_status_of_its_gateway_alone",
         ports::a_port_that_an_envoy_cannot_bind_is_in_the_status_of_its_gateway_alone,
+    ),
+    (
+        "name_and_signatures_choose_one_of_several_certificates",
+        certificates::name_and_signatures_choose_one_of_several_certificates,
     ),
     ("envoys_in_the_demos_pods_keep_to_zones", zones::envoys_in_the_demos_pods_keep_to_zones),
 ];
