@@ -18,7 +18,9 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use model::annotation;
+use plan::gateway_api::EnvoyPortReport;
 use plan::ledger::{TrafficReply, TrafficReport};
+use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
@@ -34,6 +36,8 @@ use crate::Connection;
 
 /// The path of reports and sums.
 pub const PATH: &str = "/ledger";
+/// The path of reports about Envoys, which are about gateways of all namespaces: a right of its own.
+pub const ENVOYS_PATH: &str = "/ledger/envoys";
 /// Deadline of a report.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest response: the podCIDRs of 10,000 Nodes.
@@ -129,7 +133,16 @@ impl LedgerClient {
 
     /// Sends a report. After an error the next one goes to the leader of then.
     pub async fn send(&mut self, report: &TrafficReport) -> Result<TrafficReply> {
-        let sent = tokio::time::timeout(TIMEOUT, self.send_now(report)).await;
+        self.post(PATH, report).await
+    }
+
+    /// Sends a report of `mesh control` about its Envoys.
+    pub async fn send_ports(&mut self, report: &EnvoyPortReport) -> Result<()> {
+        self.post(ENVOYS_PATH, report).await.map(drop)
+    }
+
+    async fn post(&mut self, path: &str, report: &impl Serialize) -> Result<TrafficReply> {
+        let sent = tokio::time::timeout(TIMEOUT, self.post_now(path, report)).await;
         let sent = sent.unwrap_or_else(|_| Err(anyhow!("timed out")));
         if sent.is_err() {
             self.leader = None;
@@ -137,17 +150,17 @@ impl LedgerClient {
         sent
     }
 
-    async fn send_now(&mut self, report: &TrafficReport) -> Result<TrafficReply> {
+    async fn post_now(&mut self, path: &str, report: &impl Serialize) -> Result<TrafficReply> {
         let address = match self.leader.clone().or_else(|| self.socket.clone()) {
             Some(address) => address,
             None => self.find_leader().await?,
         };
         let body = serde_json::to_vec(report).context("writing the report")?;
-        let request = Request::post(PATH).header(CONTENT_TYPE, "application/json");
+        let request = Request::post(path).header(CONTENT_TYPE, "application/json");
         let reply = match &address {
-            LedgerAddress::Unix(path) => {
+            LedgerAddress::Unix(socket) => {
                 let stream =
-                    UnixStream::connect(path).await.with_context(|| format!("connecting to {path}"))?;
+                    UnixStream::connect(socket).await.with_context(|| format!("connecting to {socket}"))?;
                 exchange(stream, request.header(HOST, "localhost").body(Full::new(Bytes::from(body)))?)
                     .await?
             }

@@ -19,6 +19,7 @@ pub mod ledger_client;
 mod list;
 pub mod log;
 pub mod object_name;
+pub mod port_reporter;
 mod request_metrics;
 mod resource_kind;
 pub mod signals;

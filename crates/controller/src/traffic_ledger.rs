@@ -11,7 +11,7 @@ use cluster::admin_server::{AdminPage, AdminPost, AdminRoutes, ReviewedUser};
 use cluster::ledger_client;
 use http::StatusCode;
 use model::{Name, Node, ObjectKey, Snapshot};
-use plan::gateway_api::{UnboundPort, UnboundPorts};
+use plan::gateway_api::{EnvoyPortReport, UnboundPort, UnboundPorts};
 use plan::ledger::{
     PodZones, PriceTable, ReportedProxy, TrafficCost, TrafficLedger, TrafficReply, TrafficReport,
     TrafficSums, proxy_addresses,
@@ -37,9 +37,8 @@ const NODES_INTERVAL: Duration = Duration::from_secs(10);
 /// Proxies whose addresses are sent to nodes, and addresses that each may name.
 const MAX_PROXIES: usize = 10_000;
 const MAX_ADDRESSES: usize = 16;
-/// Ports that a proxy may report as not bound, and the length of an error.
+/// Ports that a proxy may report as not bound.
 const MAX_UNBOUND: usize = 64;
-const MAX_ERROR_CHARS: usize = 200;
 /// A proxy that is silent for so long has no say about ports any more.
 const UNBOUND_TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -198,12 +197,13 @@ impl SharedLedger {
         });
     }
 
-    /// Adds `/ledger`: GET for sums, POST for reports.
+    /// Adds `/ledger`: GET for sums, POST for reports; and `/ledger/envoys` for those of `mesh control`.
     pub fn routes(&self, routes: AdminRoutes) -> AdminRoutes {
-        let (reader, writer) = (self.clone(), self.clone());
+        let (reader, writer, envoys) = (self.clone(), self.clone(), self.clone());
         routes
             .page(ledger_client::PATH, move |head| reader.page(head.uri.query().unwrap_or_default()))
             .post(ledger_client::PATH, move |post| writer.receive(post))
+            .post(ledger_client::ENVOYS_PATH, move |post| envoys.receive_envoys(post))
     }
 
     /// Sums of a window; `None` while another controller leads.
@@ -298,7 +298,7 @@ impl SharedLedger {
         let page = self.with(|state, now| {
             let Some(ledger) = &mut state.ledger else { return not_leading() };
             match ledger.record(&report, now) {
-                Ok(true) => state.record_unbound(&report, now),
+                Ok(true) => state.set_unbound(report.reporter.clone(), reported_ports(&report), now),
                 Ok(false) => {}
                 Err(why) => {
                     state.refused += 1;
@@ -329,6 +329,34 @@ impl SharedLedger {
         page
     }
 
+    /// A report of `mesh control`. The right to send one is that of a control plane: it has a say about every gateway, and
+    /// vouches for its Envoys.
+    fn receive_envoys(&self, post: &AdminPost) -> AdminPage {
+        let refuse = |status, text: String| {
+            self.with(|state, _| state.refused += 1);
+            AdminPage::text(status, text)
+        };
+        let report: EnvoyPortReport = match serde_json::from_slice(&post.body) {
+            Ok(report) => report,
+            Err(error) => return refuse(StatusCode::BAD_REQUEST, format!("malformed report: {error}\n")),
+        };
+        if let Err(why) = check_control_plane(&report.reporter, post.user.as_ref()) {
+            return refuse(StatusCode::FORBIDDEN, format!("forbidden: {why}\n"));
+        }
+        // The bounds are those of the reporter, whatever it sent.
+        let report = EnvoyPortReport::new(&report.reporter, report.unbound_ports);
+        let page = self.with(|state, now| {
+            if state.ledger.is_none() {
+                return not_leading();
+            }
+            state.accepted += 1;
+            state.set_unbound(report.reporter, report.unbound_ports, now);
+            AdminPage::json(StatusCode::OK, &serde_json::json!({}))
+        });
+        self.publish_unbound();
+        page
+    }
+
     /// Registers the sums by pair of zones.
     pub fn register(&self, registry: &mut Registry) {
         registry.register_collector(Box::new(LedgerCollector(self.clone())));
@@ -336,15 +364,14 @@ impl SharedLedger {
 }
 
 impl LedgerState {
-    fn record_unbound(&mut self, report: &TrafficReport, now: MonotonicTime) {
-        let ports = reported_ports(report);
-        let before = self.unbound.get(&report.reporter).map(|(ports, _)| ports.as_slice());
+    fn set_unbound(&mut self, reporter: String, ports: Vec<UnboundPort>, now: MonotonicTime) {
+        let before = self.unbound.get(&reporter).map(|(ports, _)| ports.as_slice());
         self.has_new_unbound |= before.unwrap_or_default() != ports;
         let has_room = self.unbound.len() < MAX_PROXIES || before.is_some();
         if ports.is_empty() {
-            self.unbound.remove(&report.reporter);
+            self.unbound.remove(&reporter);
         } else if has_room {
-            self.unbound.insert(report.reporter.clone(), (ports, now));
+            self.unbound.insert(reporter, (ports, now));
         }
     }
 
@@ -363,12 +390,28 @@ fn reported_ports(report: &TrafficReport) -> Vec<UnboundPort> {
     let name = report.reporter.strip_prefix("proxy/").and_then(|name| name.split_once('/'));
     let Some((namespace, _)) = name else { return Vec::new() };
     let own = report.unbound_ports.iter().filter(|port| port.namespace == namespace);
-    let mut ports: Vec<UnboundPort> = own.take(MAX_UNBOUND).cloned().collect();
-    for port in &mut ports {
-        port.error = port.error.chars().take(MAX_ERROR_CHARS).collect();
-        port.node = port.node.chars().take(MAX_ERROR_CHARS).collect();
+    own.take(MAX_UNBOUND).cloned().map(UnboundPort::truncated).collect()
+}
+
+/// `mesh control` reports for its pod; without a token, over a socket of this machine, under any such name.
+fn check_control_plane(reporter: &str, user: Option<&ReviewedUser>) -> Result<(), String> {
+    let name = reporter.strip_prefix("control/").and_then(|name| name.split_once('/'));
+    let Some((namespace, pod)) = name else {
+        return Err(format!("reporter {reporter:?}: expected control/NAMESPACE/POD"));
+    };
+    user.map_or(Ok(()), |user| check_pod(namespace, pod, user))
+}
+
+fn check_pod(
+    namespace: &str,
+    reported: &str,
+    ReviewedUser { name, pod, .. }: &ReviewedUser,
+) -> Result<(), String> {
+    let account = name.strip_prefix("system:serviceaccount:").and_then(|name| name.split(':').next());
+    match (account, pod) {
+        (Some(of), Some(pod)) if of == namespace && pod == reported => Ok(()),
+        _ => Err(format!("the token of User {name:?} is not of pod {namespace}/{reported}")),
     }
-    ports
 }
 
 /// Whether the Node or pod of a reporter is not there. A proxy without a pod, of another process on this machine, is named
@@ -390,7 +433,7 @@ fn not_leading() -> AdminPage {
 /// A node reports for itself: the token of a pod names its node, and that of a kubelet is the node's own. A proxy reports
 /// for its pod.
 fn check_reporter(reporter: &str, user: &ReviewedUser) -> Result<(), String> {
-    let ReviewedUser { name, node, pod } = user;
+    let ReviewedUser { name, node, .. } = user;
     if let Some(reported) = reporter.strip_prefix("node/") {
         let node = node.as_deref().or_else(|| name.strip_prefix("system:node:"));
         return match node {
@@ -405,11 +448,7 @@ fn check_reporter(reporter: &str, user: &ReviewedUser) -> Result<(), String> {
     else {
         return Err(format!("reporter {reporter:?}: expected node/NAME or proxy/NAMESPACE/POD"));
     };
-    let account = name.strip_prefix("system:serviceaccount:").and_then(|name| name.split(':').next());
-    match (account, pod) {
-        (Some(of), Some(pod)) if of == namespace && pod == reported => Ok(()),
-        _ => Err(format!("the token of User {name:?} is not of pod {namespace}/{reported}")),
-    }
+    check_pod(namespace, reported, user)
 }
 
 /// Reads the ledger at each scrape.

@@ -7,6 +7,7 @@
 
 mod admin_pages;
 mod subscriptions;
+mod unbound_ports;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -174,6 +175,8 @@ impl ControlLoop {
         }
         self.sync(source);
         self.log_notices();
+        let streams = self.subscriptions.streams.streams();
+        self.subscriptions.set_unbound_ports(unbound_ports::of_streams(&streams));
     }
 
     fn log_notices(&mut self) {

@@ -293,6 +293,8 @@ impl ProxyLoop {
             gateway: key.name.to_string(),
             is_udp,
             address: failed.at,
+            listener_port: None,
+            envoy: String::new(),
             node: self.config.identity.node.to_string(),
             error: failed.error.clone(),
         };

@@ -354,9 +354,8 @@ impl StatusReconciler {
         let is_changed = std::mem::take(&mut self.wants_other_secrets);
         if is_changed {
             let listeners = snapshot.gateways().flat_map(|gateway| gateway.listeners.iter());
-            let secrets =
-                listeners.filter_map(|listener| Some(listener.certificate.as_ref()?.secret.clone()));
-            self.mesh_secrets = secrets.collect();
+            let certificates = listeners.flat_map(|listener| listener.certificates.iter());
+            self.mesh_secrets = certificates.map(|certificate| certificate.secret.clone()).collect();
         }
         let standard = self.gateway_api.take_wanted_certificates(snapshot);
         if !is_changed && standard.is_none() {
@@ -497,7 +496,7 @@ impl StatusReconciler {
             }
             _ => {
                 let gateway = snapshot.gateway(key)?;
-                let mut named = gateway.listeners.iter().filter_map(|listener| listener.certificate.as_ref());
+                let mut named = gateway.listeners.iter().flat_map(|listener| listener.certificates.iter());
                 let is_known = named.all(|certificate| self.secrets.contains_key(&certificate.secret));
                 is_known.then(|| of_gateway(gateway, &self.secrets, &self.unbound))
             }

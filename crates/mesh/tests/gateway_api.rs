@@ -336,6 +336,8 @@ async fn unbound_ports_are_in_the_status_of_their_gateway() {
         gateway: "edge".to_owned(),
         is_udp: false,
         address: ([192, 0, 2, 1], 80).into(),
+        listener_port: None,
+        envoy: String::new(),
         node: "n1".to_owned(),
         error: "Address already in use".to_owned(),
     };

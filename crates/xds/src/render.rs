@@ -552,7 +552,7 @@ fn no_authority(context: &RouteContext<'_>, listener: &Name) -> Notice {
 
 fn no_certificate(context: &RouteContext<'_>, listener: &Name, secret: &ObjectKey) -> Notice {
     let message = format!(
-        "spec.listeners[name={listener}].tls.certificateRef: no usable Secret {secret} of type kubernetes.io/tls, so this listener is not served with it; create it"
+        "spec.listeners[name={listener}].tls: no usable Secret {secret} of type kubernetes.io/tls, so this listener is not served with it; create it"
     );
     Notice::new(context.object.clone(), "NoCertificate", message)
 }

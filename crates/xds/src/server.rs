@@ -33,7 +33,7 @@ use crate::stream::PublishedResources;
 use memory::{MemoryPool, RequestBody, ResponseBody, StreamMemory};
 use peer::{PeerError, XdsPeer};
 pub use stream_status::{
-    RejectedResource, RejectedResources, ResourceCounters, StreamRegistry, StreamStatus,
+    RejectedResource, RejectedResources, ResourceCounters, StreamRegistry, StreamStatus, UnboundListener,
 };
 pub use tls::{XdsServerTls, XdsServerTlsError};
 

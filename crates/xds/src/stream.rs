@@ -82,9 +82,12 @@ const NAME_OVERHEAD: usize = 128;
 const RESPONSE_BYTES: usize = 16 << 20;
 const MAX_MESSAGE_CHARS: usize = 2_000;
 
+/// How Envoy reports a port that is taken or not permitted.
+pub(crate) const CANNOT_BIND: &str = "cannot bind";
+
 /// A port that another process has bound becomes free without a change of ours. No other NACK is retried.
 fn is_retryable(kind: ResourceType, message: &str) -> bool {
-    kind == ResourceType::Listener && message.contains("cannot bind")
+    kind == ResourceType::Listener && message.contains(CANNOT_BIND)
 }
 
 fn truncate(message: &str) -> String {

@@ -378,8 +378,9 @@ pub struct Up {
     #[arg(long, value_name = "IP", conflicts_with = "no_mesh")]
     pub mesh_bind: Vec<IpAddr>,
     /// Address of Gateways of the Gateway API, or a range of at most 256; repeatable. A port of an address is that of
-    /// one Gateway [default: those of --mesh-bind, or the machine's address]
-    #[arg(long, value_name = "IP|CIDR", conflicts_with = "no_mesh")]
+    /// one Gateway. With --no-mesh, the addresses that your Envoys bind [default: those of --mesh-bind, or the machine's
+    /// address; none with --no-mesh]
+    #[arg(long, value_name = "IP|CIDR")]
     pub gateway_address: Vec<GatewayAddressRange>,
     /// Loopback port of a sidecar for a client and a Service, such as frontend:8081=backend; repeatable
     #[arg(long, value_name = "CLIENT:PORT=SERVICE[:PORT]", conflicts_with = "no_mesh")]

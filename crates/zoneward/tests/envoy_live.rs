@@ -7,6 +7,8 @@
 
 #[path = "envoy_live/capture.rs"]
 mod capture;
+#[path = "envoy_live/certificates.rs"]
+mod certificates;
 #[path = "envoy_live/changes.rs"]
 mod changes;
 #[path = "envoy_live/control.rs"]
@@ -17,6 +19,8 @@ mod http;
 #[path = "../../dataplane/tests/kernel/namespace.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod namespace;
+#[path = "envoy_live/ports.rs"]
+mod ports;
 #[path = "../../xds/tests/envoy/process.rs"]
 #[allow(dead_code, reason = "others use the rest of it")]
 mod process;
@@ -56,6 +60,14 @@ const TESTS: &[runner::Test] = &[
     (
         "connections_that_the_kernel_redirects_find_their_way",
         capture::connections_that_the_kernel_redirects_find_their_way,
+    ),
+    (
+        "a_port_that_an_envoy_cannot_bind_is_in_the_status_of_its_gateway_alone",
+        ports::a_port_that_an_envoy_cannot_bind_is_in_the_status_of_its_gateway_alone,
+    ),
+    (
+        "name_and_signatures_choose_one_of_several_certificates",
+        certificates::name_and_signatures_choose_one_of_several_certificates,
     ),
     ("envoys_in_the_demos_pods_keep_to_zones", zones::envoys_in_the_demos_pods_keep_to_zones),
 ];

@@ -180,6 +180,8 @@ fn ports_that_a_proxy_could_not_bind_are_published_until_it_is_bound_or_silent()
         gateway: "edge".to_owned(),
         is_udp: false,
         address: ([10, 0, 0, 1], number).into(),
+        listener_port: None,
+        envoy: String::new(),
         node: "n1".to_owned(),
         error: "x".repeat(1_000),
     };
@@ -189,7 +191,7 @@ fn ports_that_a_proxy_could_not_bind_are_published_until_it_is_bound_or_silent()
     };
     let known = || -> Vec<String> {
         let all = ports.borrow().clone().into_values().flatten().collect::<Vec<_>>();
-        assert!(all.iter().all(|own| own.error.len() == MAX_ERROR_CHARS));
+        assert!(all.iter().all(|own| own.error.len() == 200));
         all.iter().map(|own| format!("{}:{}", own.key(), own.address.port())).collect()
     };
     send("proxy/shop/p1", 2, vec![port("shop", 80), port("bank", 80)]);
@@ -213,4 +215,48 @@ fn ports_that_a_proxy_could_not_bind_are_published_until_it_is_bound_or_silent()
     send("proxy/shop/p2", 4, vec![port("shop", 80)]);
     ledger.set_leading(false);
     assert_eq!(known(), Vec::<String>::new(), "another controller leads");
+}
+
+#[test]
+fn mesh_control_reports_ports_of_its_envoys_for_its_own_pod() {
+    let (ledger, time) = ledger(&[]);
+    let ports = ledger.unbound_ports();
+    let port = |namespace: &str, gateway: &str| UnboundPort {
+        namespace: namespace.to_owned(),
+        gateway: gateway.to_owned(),
+        is_udp: false,
+        address: ([10, 0, 0, 1], 80).into(),
+        listener_port: None,
+        envoy: "x".repeat(1_000),
+        node: String::new(),
+        error: "Address already in use".to_owned(),
+    };
+    let send = |user: Option<ReviewedUser>, reporter: &str, ports: Vec<UnboundPort>| {
+        let report = EnvoyPortReport { reporter: reporter.to_owned(), unbound_ports: ports };
+        let body = Bytes::from(serde_json::to_vec(&report).unwrap());
+        ledger.receive_envoys(&AdminPost { user, peer: None, body }).status
+    };
+    let own =
+        || Some(user("system:serviceaccount:kube-system:zoneward-mesh-control", None, Some("control-1")));
+    let both = || vec![port("shop", "edge"), port("bank", "edge")];
+    assert_eq!(send(own(), "control/kube-system/control-1", both()), StatusCode::OK);
+    let known = || ports.borrow().keys().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(known(), ["bank/edge", "shop/edge"], "gateways of all namespaces");
+    assert!(ports.borrow().values().flatten().all(|own| own.envoy.len() == 200));
+    for wrong in [
+        "control/kube-system/control-2",
+        "control/shop/control-1",
+        "proxy/kube-system/control-1",
+        "control/x",
+    ] {
+        assert_eq!(send(own(), wrong, vec![]), StatusCode::FORBIDDEN, "{wrong}");
+    }
+    assert_eq!(send(None, "control/default/host-7", vec![port("shop", "edge")]), StatusCode::OK);
+    assert_eq!(send(own(), "control/kube-system/control-1", vec![]), StatusCode::OK);
+    assert_eq!(known(), ["shop/edge"], "another one still says so");
+    time.advance(Duration::from_secs(91));
+    ledger.read_nodes(&Snapshot::default());
+    assert_eq!(known(), Vec::<String>::new(), "silent");
+    ledger.set_leading(false);
+    assert_eq!(send(own(), "control/kube-system/control-1", vec![]), StatusCode::MISDIRECTED_REQUEST);
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::Notice;
+use plan::gateway_api::UnboundPort;
 use tokio::sync::{Notify, watch};
 use xds::identity::EnvoyIdentity;
 use xds::server::{ResourceSource, StreamRegistry};
@@ -19,6 +20,7 @@ pub struct Subscriptions {
     pub streams: Arc<StreamRegistry>,
     state: Mutex<SubscriptionState>,
     added: Notify,
+    unbound: watch::Sender<Vec<UnboundPort>>,
     /// The limit on identities.
     max: usize,
 }
@@ -73,6 +75,19 @@ impl Subscriptions {
 
     pub(super) fn set_notices(&self, notices: Vec<Notice>) {
         self.state().notices = notices;
+    }
+
+    pub(super) fn set_unbound_ports(&self, ports: Vec<UnboundPort>) {
+        self.unbound.send_if_modified(|known| {
+            let is_changed = *known != ports;
+            *known = ports;
+            is_changed
+        });
+    }
+
+    /// The ports of gateways that connected Envoys could not bind.
+    pub fn unbound_ports(&self) -> watch::Receiver<Vec<UnboundPort>> {
+        self.unbound.subscribe()
     }
 
     /// For `/readyz`: whether an Envoy that connects gets its configuration.

@@ -76,8 +76,20 @@ pub struct GatewayListener {
     pub hostname: Hostname,
     /// The tags that routes select it by.
     pub tags: Labels,
-    /// Only with TLS.
-    pub certificate: Option<Certificate>,
+    /// Only with TLS; none passes it through.
+    pub certificates: Box<[Certificate]>,
+    /// They are in the list `tls.certificateRefs`, not in `tls.certificateRef`.
+    pub has_certificate_refs: bool,
+}
+
+impl GatewayListener {
+    /// The field of a certificate, in the listener.
+    pub fn certificate_field(&self, at: usize) -> String {
+        match self.has_certificate_refs {
+            true => format!("tls.certificateRefs[{at}]"),
+            false => "tls.certificateRef".to_owned(),
+        }
+    }
 }
 
 /// The protocol of a gateway's listener.

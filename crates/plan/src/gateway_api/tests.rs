@@ -633,6 +633,8 @@ fn a_port_that_proxies_could_not_bind_is_not_programmed() {
             gateway: "gw".to_owned(),
             is_udp: *is_udp,
             address: ([10, 0, 0, 1], *port).into(),
+            listener_port: None,
+            envoy: String::new(),
             node: "n1".to_owned(),
             error: "Address already in use (os error 98)".to_owned(),
         }))
@@ -682,6 +684,8 @@ fn a_mesh_gateway_says_too_that_its_port_is_not_bound() {
         gateway: own.key.name.to_string(),
         is_udp: false,
         address: ([0, 0, 0, 0], 8080).into(),
+        listener_port: None,
+        envoy: String::new(),
         node: "n1".to_owned(),
         error: "Permission denied (os error 13)".to_owned(),
     }]);

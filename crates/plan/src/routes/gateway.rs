@@ -211,7 +211,7 @@ impl GatewayRoutes {
             name: listener.name.clone(),
             hostname: listener.hostname.clone(),
             protocol: listener.protocol,
-            certificates: listener.certificate.iter().cloned().collect(),
+            certificates: listener.certificates.iter().cloned().collect(),
             clients: None,
             hosts,
         };

@@ -149,20 +149,25 @@ pub fn of_gateway(
     secrets: &BTreeMap<ObjectKey, SecretState>,
     unbound: &UnboundPorts,
 ) -> RouteStatus {
-    let (mut broken, mut unknown) = (Vec::new(), Vec::new());
+    let (mut broken, mut unknown, mut invalid) = (Vec::new(), Vec::new(), 0);
     for (i, listener) in gateway.listeners.iter().enumerate() {
-        let Some(certificate) = &listener.certificate else { continue };
-        let field = format!("spec.listeners[{i}].tls.certificateRef");
-        match secrets.get(&certificate.secret) {
-            Some(SecretState::Usable) => {}
-            Some(SecretState::Unusable(why)) => broken.push(format!("{field}: {why}")),
-            Some(SecretState::Unknown(why)) => unknown.push(format!("{field}: {why}")),
-            None => unknown.push(format!("{field}: Secret {} has not been read yet", certificate.secret)),
+        let before = broken.len();
+        for (at, certificate) in listener.certificates.iter().enumerate() {
+            let field = format!("spec.listeners[{i}].{}", listener.certificate_field(at));
+            match secrets.get(&certificate.secret) {
+                Some(SecretState::Usable) => {}
+                Some(SecretState::Unusable(why)) => broken.push(format!("{field}: {why}")),
+                Some(SecretState::Unknown(why)) => unknown.push(format!("{field}: {why}")),
+                None => unknown.push(format!("{field}: Secret {} has not been read yet", certificate.secret)),
+            }
         }
+        // With one of several, a listener is served.
+        let unusable = broken.len() - before;
+        invalid += usize::from(unusable > 0 && unusable == listener.certificates.len());
     }
     let condition = |status, reason, message: String| RouteCondition { status, reason, message };
-    if !broken.is_empty() {
-        let (invalid, all) = (broken.len(), gateway.listeners.len());
+    if invalid > 0 {
+        let all = gateway.listeners.len();
         let effect = "TLS handshakes with such a listener fail, the other listeners work";
         return RouteStatus {
             resolved: condition(ConditionStatus::False, "InvalidCertificateRef", listed(&broken)),
@@ -179,10 +184,14 @@ pub fn of_gateway(
             programmed: condition(ConditionStatus::Unknown, "SecretNotReadable", listed(&unknown)),
         };
     }
+    let resolved = match broken.as_slice() {
+        [] => condition(ConditionStatus::True, "ResolvedRefs", "all certificates exist".to_owned()),
+        broken => condition(ConditionStatus::False, "InvalidCertificateRef", listed(broken)),
+    };
     let unbound = unbound.get(&gateway.key);
     let bound = gateway.listeners.iter().try_for_each(|listener| bound(unbound, listener.port, false));
     RouteStatus {
-        resolved: condition(ConditionStatus::True, "ResolvedRefs", "all certificates exist".to_owned()),
+        resolved,
         programmed: match bound {
             Err(message) => condition(ConditionStatus::False, "Pending", message),
             Ok(()) => condition(

@@ -48,6 +48,7 @@ fn routes() -> Vec<Value> {
          "default": {"filters": [{"directResponse": {"status": 418, "body": {"inlineBytes": "aGVsbG8="}}}]}}]);
     let listeners = json!([{"name": "http", "port": 80, "protocol": "HTTP", "hostname": "*.a.io", "tags": {"t": "1"}},
         {"name": "tls", "port": 443, "protocol": "HTTPS", "tls": {"certificateRef": {"name": "cert"}}},
+        {"name": "tls2", "port": 444, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": "rsa"}, {"name": "ec"}]}},
         {"name": "raw", "port": 90, "protocol": "TCP"}]);
     let tcp = json!([{"default": {"backendRefs": refs}}]);
     vec![

@@ -503,7 +503,12 @@ impl<M: XdsProtocol> AdsStream<M> {
         }
         let published = self.service.source.watch(&identity).map_err(reject)?;
         tracing::info!(envoy = %node.id, role = %identity.title(), protocol = M::NAME, "Envoy connected");
-        self.stream = Some(self.service.streams.stream_opened(&identity, &node.id, M::NAME));
+        self.stream = Some(self.service.streams.stream_opened(
+            &identity,
+            &node.id,
+            M::NAME,
+            self.service.peer.proves_identity(),
+        ));
         Ok(Some((first, published)))
     }
 

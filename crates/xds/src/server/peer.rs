@@ -16,6 +16,8 @@ pub(super) struct XdsPeer {
     pub(super) key: Arc<str>,
     /// The roles of the certificate as paths of SPIFFE IDs; `None` where certificates are not required.
     roles: Option<Arc<[String]>>,
+    /// Connected from this machine.
+    is_local: bool,
 }
 
 /// Why a certificate is not one of an Envoy.
@@ -32,7 +34,8 @@ pub(super) enum PeerError {
 impl XdsPeer {
     /// A peer without a certificate, known by its address.
     pub(super) fn anonymous(address: std::net::IpAddr) -> Self {
-        Self { key: address.to_canonical().to_string().into(), roles: None }
+        let address = address.to_canonical();
+        Self { key: address.to_string().into(), roles: None, is_local: address.is_loopback() }
     }
 
     /// The peer of a certificate that the handshake verified.
@@ -48,7 +51,13 @@ impl XdsPeer {
         let mut roles: Vec<String> = parsed.valid_uri_names().filter_map(role_path).collect();
         roles.sort();
         let key = if roles.is_empty() { "certificate without a role".to_owned() } else { roles.join(",") };
-        Ok(Self { key: key.into(), roles: Some(roles.into()) })
+        Ok(Self { key: key.into(), roles: Some(roles.into()), is_local: false })
+    }
+
+    /// Whether an Envoy is what it declares, so that it may report about its gateway: a certificate proves it, and
+    /// processes of this machine are trusted. A token is the same for all Envoys and proves nothing.
+    pub(super) fn proves_identity(&self) -> bool {
+        self.roles.is_some() || self.is_local
     }
 
     /// Whether the Envoy may be what it declares.
@@ -186,6 +195,17 @@ mod tests {
         let server = certificate(&["spiffe://a/ns/shop/gateway/edge", "XDS.example"]);
         let refused = XdsPeer::certified(&server, &own).unwrap_err();
         assert_eq!(refused, PeerError::ServerName("XDS.example".to_owned()));
+    }
+
+    #[test]
+    fn certificates_and_loopback_prove_an_identity() {
+        let edge = certificate(&["spiffe://a/ns/shop/gateway/edge"]);
+        assert!(XdsPeer::certified(&edge, &[]).unwrap().proves_identity());
+        let at = |address: &str| XdsPeer::anonymous(address.parse().unwrap()).proves_identity();
+        assert_eq!(
+            ["127.0.0.1", "::1", "::ffff:127.0.0.2", "192.0.2.1", "2001:db8::1"].map(at),
+            [true, true, true, false, false]
+        );
     }
 
     #[test]

@@ -47,6 +47,8 @@ fn unbound_port(text: &str) -> Result<UnboundPort, String> {
         gateway: gateway.to_owned(),
         is_udp,
         address: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port),
+        listener_port: None,
+        envoy: String::new(),
         node: String::new(),
         error: "as --unbound-port says".to_owned(),
     })
@@ -75,13 +77,13 @@ impl FromStr for GatewayAddressRange {
 }
 
 impl Up {
-    /// The addresses of Gateways on this machine; none without L7 proxies.
+    /// The addresses of Gateways on this machine. Without L7 proxies of `up`, those that the operator gives to Envoys.
     pub fn machine_addresses(&self) -> MachineAddresses {
-        if self.no_mesh {
-            return MachineAddresses::default();
-        }
         let mut usable: Vec<IpAddr> =
             self.gateway_address.iter().flat_map(|range| range.0.iter().copied()).collect();
+        if self.no_mesh {
+            return MachineAddresses { usable, ..MachineAddresses::default() };
+        }
         if usable.is_empty() {
             usable.extend(self.mesh_bind.iter().filter(|ip| !ip.is_unspecified()));
         }

@@ -26,13 +26,13 @@ Examples:
     ///
     /// Serves every Envoy that connects with a bootstrap of `zoneward mesh bootstrap`. Sends only changed resources,
     /// in an order that drops no requests. If an Envoy rejects an update, its error is logged and shown at /status,
-    /// and it keeps its previous configuration.
+    /// and it keeps its previous configuration. Ports that Envoys cannot bind are in the status of their gateway.
     #[command(after_help = "\
 Examples:
   zoneward mesh control
   zoneward mesh control -f examples/routes --listen 127.0.0.1:15010
   zoneward mesh control --listen 0.0.0.0:15010 --tls-cert server.pem --tls-key server-key.pem --client-ca ca.pem
-  zoneward mesh control --listen 0.0.0.0:15010 --token-file token")]
+  zoneward mesh control --listen 0.0.0.0:15010 --issue /var/lib/zoneward")]
     Control(Box<control::ControlArgs>),
     /// Print an Envoy bootstrap for `mesh control`
     #[command(after_help = "\
@@ -41,6 +41,17 @@ Examples:
   zoneward mesh bootstrap --from frontend --outbound 8081=backend > sidecar.yaml && envoy -c sidecar.yaml
   zoneward mesh bootstrap --from frontend,version=v2 --capture --node node-a1 --server control.mesh:15010 --ca ca.pem")]
     Bootstrap(Box<bootstrap::BootstrapArgs>),
+}
+
+/// The name under which a process reports. In a pod, its name is the hostname, and the token says so.
+fn pod(connection: &cluster::Connection) -> String {
+    let host = cluster::hostname();
+    let pod = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
+    // Several processes of one machine have one hostname.
+    match &connection.api_socket {
+        Some(_) => format!("{host}-{}", std::process::id()),
+        None => pod.unwrap_or(host),
+    }
 }
 
 pub fn run(command: &MeshCommand) -> Result<bool> {

@@ -358,3 +358,17 @@ fn leases_of_nodes_can_have_a_namespace_of_their_own() {
     assert!(may("zoneward-controller", "GET", &format!("{own}?watch=true")));
     assert!(may("zoneward-controller", "PUT", &format!("{leader}/zoneward-controller")));
 }
+
+#[test]
+fn mesh_control_alone_may_report_about_envoys() {
+    let objects = ValueSet::named("everything").objects();
+    let of = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
+    let grants = |role: &&Value| role["rules"].to_string().contains("/ledger/envoys");
+    let roles: Vec<&Value> = of("ClusterRole").filter(grants).map(|role| &role["metadata"]["name"]).collect();
+    assert_eq!(roles, [&json!("zoneward-mesh-control-reports")]);
+    let bound = of("ClusterRoleBinding").filter(|binding| binding["roleRef"]["name"] == *roles[0]);
+    let subjects: Vec<&Value> = bound.flat_map(|binding| binding["subjects"].as_array().unwrap()).collect();
+    let wanted =
+        json!({"kind": "ServiceAccount", "name": "zoneward-mesh-control", "namespace": "kube-system"});
+    assert_eq!(subjects, [&wanted]);
+}

@@ -8,8 +8,9 @@ use crate::label::Labels;
 use crate::name::{Name, ObjectKey};
 use crate::route::{Certificate, Gateway, GatewayListener, GatewayProtocol, Hostname};
 
-/// The schema has the same limit.
+/// The schema has the same limits.
 const MAX_LISTENERS: usize = 64;
+const MAX_CERTIFICATES: usize = 64;
 
 pub(super) fn gateway(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> Gateway {
     spec.only(&["listeners"], errors);
@@ -39,7 +40,8 @@ fn listener(gateway: &ObjectKey, at: &Field, errors: &mut FieldErrors) -> Option
     let hostname = if host.is_set() { hostname(&host, errors)? } else { Hostname::Any };
     Some(GatewayListener {
         tags: Labels::from_pairs(at.child("tags").string_map(errors)),
-        certificate: certificate(gateway, at, protocol, errors),
+        certificates: certificates(gateway, at, protocol, errors),
+        has_certificate_refs: at.child("tls").child("certificateRefs").is_set(),
         name: name?,
         port: port?,
         protocol: protocol?,
@@ -60,34 +62,60 @@ fn protocol(at: &Field, errors: &mut FieldErrors) -> Option<GatewayProtocol> {
     })
 }
 
-/// `tls: {certificateRef: {name}}`: required for HTTPS, absent for TLS passthrough, invalid for other protocols.
-fn certificate(
+/// `tls: {certificateRef: {name}}`, or `certificateRefs` for several: required for HTTPS, absent for TLS passthrough,
+/// invalid for other protocols.
+fn certificates(
     gateway: &ObjectKey,
     at: &Field,
     protocol: Option<GatewayProtocol>,
     errors: &mut FieldErrors,
-) -> Option<Certificate> {
+) -> Box<[Certificate]> {
     let tls = at.child("tls");
-    let is_tls = protocol?.is_tls();
-    if !is_tls {
+    let Some(protocol) = protocol else { return Box::default() };
+    if !protocol.is_tls() {
         if tls.is_set() {
             errors.invalid(&tls, "only HTTPS and TLS listeners have a certificate");
         }
-        return None;
+        return Box::default();
     }
-    if !tls.is_set() && protocol == Some(GatewayProtocol::Tls) {
-        return None;
+    if !tls.is_set() && protocol == GatewayProtocol::Tls {
+        return Box::default();
     }
-    tls.only(&["certificateRef"], errors);
-    let reference = tls.child("certificateRef");
+    tls.only(&["certificateRef", "certificateRefs"], errors);
+    let (one, several) = (tls.child("certificateRef"), tls.child("certificateRefs"));
+    if several.is_set() {
+        if one.is_set() {
+            errors.invalid(&one, "use either certificateRef or certificateRefs: move it into the list");
+        }
+        return certificate_refs(gateway, &several, errors);
+    }
+    if !one.is_set() {
+        errors
+            .invalid(&one, "is missing: name the Secret with tls.crt and tls.key, e.g. {name: example-com}");
+        return Box::default();
+    }
+    certificate(gateway, &one, errors).into_iter().collect()
+}
+
+fn certificate_refs(gateway: &ObjectKey, list: &Field, errors: &mut FieldErrors) -> Box<[Certificate]> {
+    let items = list.required_items("references to Secrets", errors);
+    if items.len() > MAX_CERTIFICATES {
+        errors.invalid(list, format!("at most {MAX_CERTIFICATES} certificates are allowed"));
+    }
+    let mut read: Vec<Certificate> = Vec::new();
+    for item in items.iter().take(MAX_CERTIFICATES) {
+        let Some(certificate) = certificate(gateway, item, errors) else { continue };
+        if read.contains(&certificate) {
+            errors.invalid(item, format!("Secret {} is in the list already", certificate.secret.name));
+            continue;
+        }
+        read.push(certificate);
+    }
+    read.into()
+}
+
+fn certificate(gateway: &ObjectKey, reference: &Field, errors: &mut FieldErrors) -> Option<Certificate> {
     reference.only(&["name"], errors);
-    if !reference.is_set() {
-        errors.invalid(
-            &reference,
-            "is missing: name the Secret with tls.crt and tls.key, e.g. {name: example-com}",
-        );
-        return None;
-    }
     let name = Name::new(reference.child("name").required_string(errors)?);
     Some(Certificate { secret: ObjectKey { namespace: gateway.namespace.clone(), name } })
 }

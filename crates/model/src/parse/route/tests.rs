@@ -304,6 +304,14 @@ fn gateway_rules_and_listeners_are_refused_by_field() {
     let tls = |tls: Value| listeners(json!([{"name": "a", "port": 443, "protocol": "TLS", "tls": tls}]));
     assert_eq!(tls(Value::Null), [""; 0], "the server behind it ends TLS");
     assert_eq!(tls(json!({})), ["[0].tls.certificateRef"]);
+    let (one, two) = (json!({"name": "one"}), json!({"name": "two"}));
+    assert_eq!(tls(json!({"certificateRefs": [one, two]})), [""; 0]);
+    assert_eq!(tls(json!({"certificateRefs": []})), ["[0].tls.certificateRefs"]);
+    assert_eq!(tls(json!({"certificateRefs": [one, two, one]})), ["[0].tls.certificateRefs[2]"]);
+    assert_eq!(tls(json!({"certificateRef": one, "certificateRefs": [two]})), ["[0].tls.certificateRef"]);
+    assert_eq!(tls(json!({"certificateRefs": [{}, "two"]})).len(), 2);
+    let many: Vec<Value> = (0..65).map(|i| json!({"name": format!("s{i}")})).collect();
+    assert_eq!(tls(json!({"certificateRefs": many})), ["[0].tls.certificateRefs"]);
     assert_eq!(listeners(json!([{"name": "a"}])), ["[0].port", "[0].protocol"]);
     assert_eq!(listeners(json!([])), [""]);
 }

@@ -20,7 +20,7 @@ use output::{print_text, value_text};
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("role").required(true).args(["gateway", "from"]))]
 pub struct BootstrapArgs {
-    /// MeshGateway that the Envoy serves
+    /// MeshGateway that the Envoy serves, else Gateway of the Gateway API
     #[arg(long, value_name = "NAME")]
     pub gateway: Option<String>,
     /// Run the Envoy as the sidecar of a client: Service and labels of its pod

@@ -16,6 +16,8 @@ use xds::render::DirectResponseAllowlist;
 use xds::server::{self, XdsServerSettings, XdsServerTls};
 
 use cluster::admin_server::access::AdminAccessArgs;
+use cluster::ledger_client::{ControllerLease, LedgerClient, controller_lease};
+use cluster::port_reporter::PortReporter;
 use cluster::{admin_server, log};
 
 use crate::cli;
@@ -78,6 +80,11 @@ pub struct ControlArgs {
     pub bind_address: Option<SocketAddr>,
     #[command(flatten)]
     pub access: AdminAccessArgs,
+    /// Lease of the leading controller, which is told the ports of gateways that Envoys could not bind; empty disables
+    /// reports
+    #[arg(long, value_name = "NAMESPACE/NAME", default_value = "kube-system/zoneward-controller")]
+    #[arg(value_parser = controller_lease)]
+    pub controller_lease: ControllerLease,
     #[command(flatten)]
     pub log: log::LogArgs,
 }
@@ -100,7 +107,10 @@ async fn serve(args: &ControlArgs) -> Result<()> {
     info!(address = %listener.local_addr().unwrap_or(args.listen), "serving xDS");
     let subscriptions = Arc::new(Subscriptions::new(settings.max_streams));
     let (stop, stopped) = watch::channel(false);
-    let access = args.access.access(health.local_addr()?, client, &Clock::system())?;
+    let access = args.access.access(health.local_addr()?, client.clone(), &Clock::system())?;
+    if let Some(reporter) = client.and_then(|client| port_reporter(args, client, &subscriptions)) {
+        tokio::spawn(reporter.run());
+    }
     let routes = pages(&subscriptions).with_access(access);
     let shown = tokio::spawn(admin_server::serve(health, routes, stopped.clone()));
     let talking = tokio::spawn(server::serve(
@@ -123,6 +133,19 @@ async fn serve(args: &ControlArgs) -> Result<()> {
     stop.send_replace(true);
     talking.await.context("xDS server task panicked")?;
     shown.await.context("admin server task panicked")
+}
+
+/// Reports to the controller that writes the statuses of gateways.
+fn port_reporter(args: &ControlArgs, client: Client, subscriptions: &Subscriptions) -> Option<PortReporter> {
+    let lease = args.controller_lease.0.clone()?;
+    let connection = args.input.connection.clone();
+    let namespace = client.default_namespace().to_owned();
+    Some(PortReporter {
+        reporter: format!("control/{namespace}/{}", super::pod(&connection)),
+        client: LedgerClient::new(client, connection, lease),
+        ports: subscriptions.unbound_ports(),
+        random: model::random::Random::seeded(clock::os_seed()),
+    })
 }
 
 fn settings(args: &ControlArgs) -> Result<XdsServerSettings> {

@@ -397,20 +397,13 @@ fn ledger_client(args: &ProxyArgs, client: Client) -> Option<LedgerClient> {
     }
 }
 
-/// In a pod, its name is the hostname, and the token says so.
 fn reporter(
     args: &ProxyArgs,
     client: LedgerClient,
     namespace: &str,
     traffic: ProxyTraffic,
 ) -> TrafficReporter {
-    let host = cluster::hostname();
-    let pod = std::env::var("POD_NAME").ok().filter(|name| !name.is_empty());
-    // Several proxies of one machine have one hostname.
-    let pod = match &args.input.connection.api_socket {
-        Some(_) => format!("{host}-{}", std::process::id()),
-        None => pod.unwrap_or(host),
-    };
+    let pod = super::pod(&args.input.connection);
     TrafficReporter {
         client,
         reporter: format!("proxy/{namespace}/{pod}"),

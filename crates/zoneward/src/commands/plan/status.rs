@@ -131,7 +131,7 @@ fn mesh_value(status: &RouteStatus) -> Value {
 
 fn secret_states(snapshot: &Snapshot) -> BTreeMap<ObjectKey, SecretState> {
     let listeners = snapshot.gateways().flat_map(|gateway| gateway.listeners.iter());
-    let secrets = listeners.filter_map(|listener| Some(&listener.certificate.as_ref()?.secret));
+    let secrets = listeners.flat_map(|listener| listener.certificates.iter().map(|own| &own.secret));
     let state = |key: &ObjectKey| match snapshot.certificate_source(CertificateKind::Secret, key) {
         None => SecretState::Unusable(format!("Secret {key} does not exist")),
         Some(source) => match &source.problem {

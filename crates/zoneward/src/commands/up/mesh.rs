@@ -279,7 +279,7 @@ impl Gateways {
             wanted.insert(name(&key), WantedGateway { kind: "Gateway", bind, sources });
         }
         for gateway in snapshot.gateways() {
-            let secrets = gateway.listeners.iter().filter_map(|listener| listener.certificate.as_ref());
+            let secrets = gateway.listeners.iter().flat_map(|listener| listener.certificates.iter());
             let secrets = secrets.map(|certificate| certificate.secret.name.to_string()).collect();
             let names = CertificateNames { secrets, ..CertificateNames::default() };
             let sources = [(gateway.key.namespace.to_string(), names)].into();
