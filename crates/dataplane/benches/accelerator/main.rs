@@ -46,7 +46,8 @@ const ROUNDS: usize = 40;
 const CHANGES: usize = 1_000;
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 200, 0, 2));
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 201, 0, 2));
-const BEHIND_VIP: u16 = 8080;
+/// One port of the server for each way: what an older connection of another way left there must not be met again.
+const PORTS: [u16; 4] = [PORT, 81, 8080, 8081];
 
 /// How a connection goes.
 #[derive(Clone, Copy)]
@@ -73,11 +74,12 @@ impl Way {
         matches!(self, Way::DirectBesideProgram | Way::Accelerated)
     }
 
-    /// Where it connects to, and the port of the server where that arrives.
-    fn target(self) -> (SocketAddr, usize) {
+    /// Where it connects to.
+    fn target(self) -> SocketAddr {
         match self {
-            Way::Direct | Way::DirectBesideProgram => (SocketAddr::new(SERVER, PORT), 0),
-            Way::Nftables | Way::Accelerated => (SocketAddr::from((cluster_ip(SERVICE), PORT)), 1),
+            Way::Direct | Way::DirectBesideProgram => SocketAddr::new(SERVER, PORTS[self as usize]),
+            Way::Nftables => SocketAddr::from((cluster_ip(SERVICE), PORT)),
+            Way::Accelerated => SocketAddr::from((cluster_ip(SERVICE + 1), PORT)),
         }
     }
 }
@@ -95,7 +97,8 @@ fn main() {
     let other = Cgroup::enter("bare");
     let cgroup = Cgroup::enter("program");
     let mut world = World::new(SERVICES);
-    world.lead_to(SERVICE, SocketAddr::new(SERVER, BEHIND_VIP));
+    world.lead_to(SERVICE, SocketAddr::new(SERVER, PORTS[Way::Nftables as usize]));
+    world.lead_to(SERVICE + 1, SocketAddr::new(SERVER, PORTS[Way::Accelerated as usize]));
     be_a_router(&[]);
     NftablesBackend::open().unwrap().load(&world.table).unwrap();
     let kernel = PinnedAccelerator::new(pins(), &cgroup.path);
@@ -146,7 +149,7 @@ fn connections(cgroup: &Cgroup, other: &Cgroup) {
     });
     clients.within(|| set("net/ipv4/ip_local_port_range", "1024 65535"));
     let listen = |port| Arc::new(TcpListener::bind((SERVER, port)).expect("the port is free"));
-    let listeners = servers.within(move || [PORT, BEHIND_VIP].map(listen));
+    let listeners = servers.within(move || PORTS.map(listen));
     let mut all = Way::ALL.map(|way| (way, Measured::default()));
     for _ in 0..ROUNDS {
         for (way, measured) in &mut all {
@@ -155,8 +158,7 @@ fn connections(cgroup: &Cgroup, other: &Cgroup) {
             } else {
                 other.join()
             }
-            let (to, arrives_at) = way.target();
-            let listener = listeners[arrives_at].clone();
+            let (to, listener) = (way.target(), listeners[*way as usize].clone());
             let (times, spent) = clients.within(move || {
                 cost_of_thread(|| (0..CONNECTIONS).map(|_| connect(to, &listener)).collect::<Vec<_>>())
             });

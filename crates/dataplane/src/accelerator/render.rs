@@ -10,7 +10,7 @@ use super::apply::AccelerateScope;
 use super::entries::{NOT_FROM_NODE, NOT_FROM_PODS};
 use crate::nftables::render::slots;
 
-/// Why a frontend is left to the rules, whoever the client is.
+/// Why a frontend is left to the rules for every client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAccelerated {
     NoClusterIp,

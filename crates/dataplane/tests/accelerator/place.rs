@@ -12,7 +12,7 @@ use crate::plain_namespace::run;
 /// The BPF file system, in this mount namespace alone.
 static PINS: OnceLock<PathBuf> = OnceLock::new();
 
-/// Moves this process into namespaces of its own. Unlike other tests, as root: the kernel permits bpf() to nobody else.
+/// Moves this process into namespaces of its own. Unlike other tests, as root: the kernel permits bpf() to no other user.
 pub(crate) fn enter() {
     assert!(
         nix::unistd::Uid::effective().is_root(),

@@ -115,7 +115,7 @@ impl Life<'_> {
         rules.load(&table(frontends_now.clone())).unwrap();
         let mut is_accelerated = accelerator.load(&table(frontends_now.clone())).is_ok();
         assert_eq!(is_accelerated, !is_refused, "only bpf() may fail");
-        // Whoever is refused bpf() may still unpin; where it does not, entries have to expire.
+        // Without bpf() a node proxy may still unpin; where it does not, entries have to expire.
         if !is_accelerated && random.below(2) == 0 {
             remove_pins(pins(), false).unwrap();
         }

@@ -1,5 +1,6 @@
 //! The accelerator on the fake kernel: restarts, refusals, and changes that end half way.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use model::forward::{
@@ -87,11 +88,11 @@ fn sockets_are_connected_to_the_endpoints_of_the_table() {
     let kernel = FakeAccelerator::default();
     let web = frontend(port("web", 80, &[(1, false), (2, false)]));
     let mut running = accelerator(&kernel);
-    running.load(&table(std::slice::from_ref(&web))).expect("it loads");
+    running.load(&table(from_ref(&web))).expect("it loads");
     assert_eq!(endpoints(&kernel, &pod(&web)), [1, 2]);
     let changed = frontend(port("web", 80, &[(2, false), (3, false)]));
-    let new = table(std::slice::from_ref(&changed));
-    running.change(&new, &[(&[web.clone()], &[changed.clone()])]).expect("it changes");
+    let new = table(from_ref(&changed));
+    running.change(&new, &[(from_ref(&web), from_ref(&changed))]).expect("it changes");
     assert_eq!(endpoints(&kernel, &pod(&web)), [2, 3]);
     running.change(&table(&[]), &[(&[changed], &[])]).expect("it changes");
     assert_eq!(left(&kernel, &pod(&web)), Some(LeftToRules::NoEntry));
@@ -103,8 +104,8 @@ fn an_address_may_go_from_one_service_to_another_in_one_change() {
     let kernel = FakeAccelerator::default();
     let (one, other) = (frontend(port("one", 80, &[(1, false)])), frontend(port("other", 80, &[(2, false)])));
     let mut running = accelerator(&kernel);
-    running.load(&table(std::slice::from_ref(&one))).expect("it loads");
-    let new = table(std::slice::from_ref(&other));
+    running.load(&table(from_ref(&one))).expect("it loads");
+    let new = table(from_ref(&other));
     let (old, added) = ([one.clone()], [other]);
     running.change(&new, &[(&[], &added), (&old, &[])]).expect("it changes");
     assert_eq!(endpoints(&kernel, &pod(&one)), [2]);
@@ -117,10 +118,10 @@ fn a_process_that_ends_within_a_change_leaves_old_or_new_endpoints_and_the_next_
     for after in 0..4 {
         let kernel = FakeAccelerator::default();
         let mut running = accelerator(&kernel);
-        running.load(&table(std::slice::from_ref(&old))).expect("it loads");
+        running.load(&table(from_ref(&old))).expect("it loads");
         kernel.fail_after(Some(after));
-        let changed = table(std::slice::from_ref(&new));
-        let _ = running.change(&changed, &[(&[old.clone()], &[new.clone()])]);
+        let changed = table(from_ref(&new));
+        let _ = running.change(&changed, &[(from_ref(&old), from_ref(&new))]);
         let seen = endpoints(&kernel, &pod(&new));
         assert!(seen == [1] || seen == [2, 3], "after {after}: {seen:?}");
         kernel.fail_after(None);
@@ -135,7 +136,7 @@ fn a_process_that_ends_within_a_change_leaves_old_or_new_endpoints_and_the_next_
 fn entries_that_nothing_refreshes_expire() {
     let kernel = FakeAccelerator::default();
     let web = frontend(port("web", 80, &[(1, false)]));
-    let all = table(std::slice::from_ref(&web));
+    let all = table(from_ref(&web));
     let mut running = accelerator(&kernel);
     running.load(&all).expect("it loads");
     let nanoseconds = |period: Duration| u64::try_from(period.as_nanos()).expect("small");
@@ -151,7 +152,7 @@ fn entries_that_nothing_refreshes_expire() {
 fn pods_are_left_to_the_rules_where_they_may_be_their_own_endpoint() {
     let kernel = FakeAccelerator::default();
     let web = frontend(port("web", 80, &[(1, true), (2, false)]));
-    let mut all = table(std::slice::from_ref(&web));
+    let mut all = table(from_ref(&web));
     accelerator(&kernel).load(&all).expect("it loads");
     assert_eq!(left(&kernel, &pod(&web)), Some(LeftToRules::LocalEndpoint));
     let of_node = ConnectingSocket { is_of_node: true, ..pod(&web) };
@@ -167,7 +168,7 @@ fn pods_are_left_to_the_rules_where_they_may_be_their_own_endpoint() {
 fn only_sockets_of_the_node_are_taken_where_that_is_wanted() {
     let kernel = FakeAccelerator::default();
     let web = frontend(port("web", 80, &[(1, false)]));
-    let mut all = table(std::slice::from_ref(&web));
+    let mut all = table(from_ref(&web));
     all.node.detect_local = LocalTrafficDetector::InterfacePrefix("veth".into());
     let mut running = Accelerator::new(Box::new(kernel.clone()), AccelerateScope::NodeNamespace, PERIOD);
     running.load(&all).expect("it loads");
