@@ -27,6 +27,9 @@ use plan::forward::{NodePortRange, ProxySettings};
 pub use file::Configuration;
 pub use modes::Mode;
 
+use dataplane::accelerator::PIN_FOLDER;
+
+use super::accelerator::AcceleratorConfig;
 use super::sync_schedule::MinSyncPeriod;
 
 /// kube-proxy's default syncPeriod.
@@ -51,6 +54,10 @@ pub struct NodeSettings {
     pub kubeconfig: Option<PathBuf>,
     /// Mode ipvs: addresses of Services are on the interface kube-ipvs0, too.
     pub ipvs_dummy_interface: bool,
+    /// The eBPF accelerator; `None` if it is off.
+    pub accelerator: Option<AcceleratorConfig>,
+    /// Where it is pinned.
+    pub accelerator_folder: PathBuf,
 }
 
 /// Settings from flags and file, with warnings.
@@ -76,6 +83,12 @@ pub fn settings(flags: &flags::NodeFlags) -> Result<(NodeSettings, Vec<Notice>)>
     settings.ipvs_dummy_interface = flags.ipvs_dummy_interface;
     if flags.ipvs_dummy_interface && settings.mode != Mode::Ipvs {
         notices.push(notice("NoEffect", "--ipvs-dummy-interface: no effect: only with mode ipvs"));
+    }
+    settings.accelerator_folder.clone_from(&flags.accelerator.accelerate_pin_folder);
+    settings.accelerator = flags.accelerator.settings();
+    if settings.accelerator.is_some() && !matches!(settings.mode, Mode::Nftables | Mode::Default) {
+        settings.accelerator = None;
+        notices.push(notice("NoEffect", "--accelerate: no effect: only with mode nftables"));
     }
     notices.extend(more);
     Ok((settings, notices))
@@ -139,6 +152,8 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(NodeSettings,
         kubeconfig: (!kubeconfig.is_empty()).then(|| kubeconfig.into()),
         configuration: config,
         ipvs_dummy_interface: false,
+        accelerator: None,
+        accelerator_folder: PIN_FOLDER.into(),
     };
     Ok((settings, notices))
 }

@@ -8,6 +8,7 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+pub mod accelerator;
 pub mod config;
 mod connections;
 pub mod dns;

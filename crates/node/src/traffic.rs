@@ -7,6 +7,7 @@
 //! conntrack dump every half minute, bytes of open flows -----/
 //! ```
 
+mod accelerated_flows;
 mod conntrack_events;
 
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ use tokio::sync::watch;
 
 use super::metrics::{LabelPairs, NodeMetrics, report_result};
 use super::run::SharedState;
-pub use conntrack_events::ConnectionSource;
+pub use conntrack_events::{ConnectionSource, CountedConnections};
 use conntrack_events::{ConntrackReader, DirectPair, FlowPair, Sums, TrafficCounts};
 
 /// Interval between updates of the metrics.
@@ -132,12 +133,12 @@ impl Route {
 /// Starts counting. Without conntrack accounting, nothing is counted.
 pub fn start(
     clock: &Clock,
-    source: ConnectionSource,
+    counted: CountedConnections,
     zones: watch::Receiver<ZoneLookup>,
     sums: watch::Sender<NodeTraffic>,
     has_service_metrics: bool,
 ) -> TrafficCounters {
-    let counts = match ConntrackReader::open(source) {
+    let counts = match ConntrackReader::open(counted) {
         Ok(reader) => {
             let counts = Arc::new(Mutex::new(TrafficCounts::default()));
             let theirs = counts.clone();

@@ -12,6 +12,7 @@ use plan::forward::NodePortRange;
 use serde_json::Value;
 
 use super::file::{API_VERSION, Configuration, KIND};
+use crate::accelerator::AcceleratorFlags;
 use crate::dns::DnsFlags;
 use cluster::Connection;
 use cluster::admin_server::access::AdminAccessArgs;
@@ -64,6 +65,8 @@ pub struct NodeFlags {
     /// that read them
     #[arg(long)]
     pub ipvs_dummy_interface: bool,
+    #[command(flatten)]
+    pub accelerator: AcceleratorFlags,
     #[command(flatten)]
     pub dns: DnsFlags,
     #[command(flatten)]
