@@ -51,6 +51,8 @@ pub struct NodeSettings {
     pub kubeconfig: Option<PathBuf>,
     /// Mode ipvs: addresses of Services are on the interface kube-ipvs0, too.
     pub ipvs_dummy_interface: bool,
+    /// Watches only the EndpointSlices that nodes of its zone need.
+    pub watch_own_zone: bool,
 }
 
 /// Settings from flags and file, with warnings.
@@ -74,6 +76,7 @@ pub fn settings(flags: &flags::NodeFlags) -> Result<(NodeSettings, Vec<Notice>)>
     let (mut settings, more) = resolve(config, flags.strict_mode)?;
     settings.proxy.node_port_range = flags.service_node_port_range;
     settings.ipvs_dummy_interface = flags.ipvs_dummy_interface;
+    settings.watch_own_zone = flags.watch_own_zone;
     if flags.ipvs_dummy_interface && settings.mode != Mode::Ipvs {
         notices.push(notice("NoEffect", "--ipvs-dummy-interface: no effect: only with mode ipvs"));
     }
@@ -139,6 +142,7 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(NodeSettings,
         kubeconfig: (!kubeconfig.is_empty()).then(|| kubeconfig.into()),
         configuration: config,
         ipvs_dummy_interface: false,
+        watch_own_zone: false,
     };
     Ok((settings, notices))
 }
