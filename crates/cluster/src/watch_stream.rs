@@ -117,6 +117,15 @@ pub struct WatchedObject {
 }
 
 impl WatchedObject {
+    /// An object that is known by its name alone.
+    pub fn named(namespace: &str, name: &str) -> Self {
+        let (namespace, name) = (Some(namespace.to_owned()), Some(name.to_owned()));
+        Self {
+            meta: ObjectMeta { namespace, name, ..ObjectMeta::default() },
+            text: RawValue::NULL.to_owned(),
+        }
+    }
+
     pub fn text(&self) -> &str {
         self.text.get()
     }

@@ -85,13 +85,18 @@ fn without_hints(slice: &Value) -> Option<(Vec<Value>, usize)> {
 /// The patch that removes our annotations and hints, and their text; `None` if there are none.
 fn removal(slice: &Value) -> Option<(Value, String)> {
     let (found, hints) = (own_annotations(slice), without_hints(slice));
-    if found.is_empty() && hints.is_none() {
+    let zone = slice["metadata"]["labels"][annotation::FOR_ZONE].as_str();
+    if found.is_empty() && hints.is_none() && zone.is_none() {
         return None;
     }
     let none: Map<String, Value> = found.iter().map(|(key, _)| ((*key).to_owned(), Value::Null)).collect();
     let version = &slice["metadata"]["resourceVersion"];
     let mut patch = json!({"metadata": {"resourceVersion": version, "annotations": none}});
     let mut reported: Vec<String> = found.into_iter().map(|(_, text)| text).collect();
+    if let Some(zone) = zone {
+        patch["metadata"]["labels"] = json!({annotation::FOR_ZONE: null});
+        reported.push(format!("{}: {zone}", annotation::FOR_ZONE));
+    }
     if let Some((endpoints, hinted)) = hints {
         patch["endpoints"] = endpoints.into();
         reported.push(format!("hints of {}", output::count(hinted, "endpoint")));

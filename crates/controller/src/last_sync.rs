@@ -25,6 +25,8 @@ pub struct LastSync {
     pub conditions_sent: Option<MonotonicTime>,
     /// Highest resourceVersion of its slices, and since when.
     pub revision: (u64, MonotonicTime),
+    /// When labels by zone were set or dropped.
+    pub subset_switched: Option<MonotonicTime>,
     pub counts: ServiceCounts,
 }
 
@@ -60,6 +62,7 @@ impl LastSync {
             sent: self.sent.clone(),
             conditions_sent: self.conditions_sent,
             revision: self.revision,
+            subset_switched: self.subset_switched,
             counts: self.counts.clone(),
         }
     }

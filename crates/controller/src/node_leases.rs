@@ -9,6 +9,7 @@ use model::{Name, ServiceKey, Snapshot, annotation};
 use plan::hints::NodeAcks;
 use plan::status::NodeReportState;
 use plan::status::convergence::DurationCounts;
+use plan::subsetting::SliceView;
 use plan::work_queue::MonotonicTime;
 
 use super::conditions::AckState;
@@ -20,6 +21,8 @@ pub const GRACE: Duration = Duration::from_secs(30);
 struct NodeReport {
     revision: u64,
     failed: BTreeSet<ServiceKey>,
+    /// The slices that the node receives.
+    view: SliceView,
     /// Times from changes to the kernel.
     delays: DurationCounts,
     repairs: Option<u64>,
@@ -55,6 +58,10 @@ impl NodeLeases {
         let report = NodeReport {
             revision: number(annotation::PROGRAMMED_REVISION).unwrap_or(0),
             failed: value(annotation::FAILED_SERVICES).map(failed_services).unwrap_or_default(),
+            view: match value(annotation::WATCHED_ZONE).filter(|zone| !zone.is_empty()) {
+                Some(zone) => SliceView::Zone(Name::new(zone)),
+                None => SliceView::All,
+            },
             delays: value(annotation::CONVERGENCE).and_then(|text| text.parse().ok()).unwrap_or_default(),
             repairs: number(annotation::REPAIRS),
             lost_events: number(annotation::LOST_EVENTS),
@@ -92,17 +99,23 @@ impl NodeLeases {
         all
     }
 
-    /// The state of each node. `revisions` of the Services' slices are sorted, each with the time since which it or a
-    /// newer one has been there.
+    /// What the nodes receive.
+    pub fn views(&self) -> BTreeSet<SliceView> {
+        self.reports.values().map(|report| report.view.clone()).collect()
+    }
+
+    /// The state of each node. `revisions` of the Services' slices by view are sorted, each with the time since which it or
+    /// a newer one has been there.
     pub fn states(
         &self,
         snapshot: &Snapshot,
-        revisions: &[(u64, MonotonicTime)],
+        revisions_by_view: &BTreeMap<SliceView, Vec<(u64, MonotonicTime)>>,
         now: MonotonicTime,
     ) -> Vec<NodeReportState> {
         let since = |time: MonotonicTime| now.0.saturating_sub(time.0).as_secs();
         let state = |(name, report): (&Name, &NodeReport)| {
             let node = snapshot.node(name)?;
+            let revisions = revisions_by_view.get(&report.view).map_or(&[][..], Vec::as_slice);
             let newer = revisions.partition_point(|(revision, _)| *revision <= report.revision);
             Some(NodeReportState {
                 name: name.to_string(),
@@ -131,11 +144,17 @@ impl NodeLeases {
         let (revision, written) = since;
         let mut acks = NodeAcks::default();
         let mut may_follow = false;
+        let slices = snapshot.slices(service);
+        let mut needed_by_view: BTreeMap<&SliceView, u64> = [(&SliceView::All, revision)].into();
         let ready = |node: &Name| snapshot.node(node).is_some_and(|node| node.ready);
         for (node, report) in self.reports.iter().filter(|(node, _)| ready(node)) {
+            // A node that does not receive a slice never reaches its revision.
+            let needed = *needed_by_view
+                .entry(&report.view)
+                .or_insert_with(|| report.view.highest_revision(slices).min(revision));
             if report.failed.contains(service) {
                 acks.add_behind(node);
-            } else if report.revision < revision {
+            } else if report.revision < needed {
                 acks.add_behind(node);
                 may_follow = true;
             } else {
@@ -181,6 +200,36 @@ mod tests {
 
     fn at(seconds: u64) -> MonotonicTime {
         MonotonicTime(Duration::from_secs(seconds))
+    }
+
+    /// Conflict 1 of subsetting: a node never reaches the revision of a slice that it does not receive.
+    #[test]
+    fn a_node_need_not_program_slices_of_other_zones() {
+        let (mut snapshot, service) = (snapshot(), ServiceKey::new(&"shop".into(), &"web".into()));
+        for (name, version, zone) in [("all", "10", None), ("a", "11", Some("za")), ("b", "12", Some("zb"))] {
+            let mut slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+                "metadata": {"namespace": "shop", "name": name, "resourceVersion": version,
+                    "labels": {"kubernetes.io/service-name": "web"}}, "endpoints": [], "ports": []});
+            if let Some(zone) = zone {
+                slice["metadata"]["labels"][annotation::FOR_ZONE] = json!(zone);
+            }
+            snapshot.apply(parse::object(&slice, &mut Interner::default()).0.unwrap());
+        }
+        let reached = |zone: Option<&str>, revision: &str| {
+            let mut lease = lease("n1", revision, "");
+            if let (Some(zone), Some(annotations)) = (zone, &mut lease.metadata.annotations) {
+                annotations.insert(annotation::WATCHED_ZONE.to_owned(), zone.to_owned());
+            }
+            let mut leases = NodeLeases::default();
+            leases.applied(&lease, at(0));
+            let acks = leases.acks(&snapshot, &service, (12, at(0)), at(60));
+            acks == AckState::Settled(NodeAcks { reached: 1, ..NodeAcks::default() })
+        };
+        assert!(reached(None, "12") && !reached(None, "11"), "a node without a view needs all");
+        assert!(reached(Some(""), "12") && !reached(Some(""), "11"));
+        assert!(reached(Some("za"), "11") && !reached(Some("za"), "10"));
+        assert!(reached(Some("zb"), "12") && !reached(Some("zb"), "11"));
+        assert!(reached(Some("zc"), "10"), "the reserve alone");
     }
 
     #[test]

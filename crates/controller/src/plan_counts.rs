@@ -30,7 +30,7 @@ pub(super) fn counts(
     let mut endpoints_by_group: BTreeMap<_, usize> = BTreeMap::new();
     for content in contents {
         slices += 1;
-        let group = (content.address_type.as_str(), &content.ports);
+        let group = (content.address_type.as_str(), &content.ports, content.for_zone());
         *endpoints_by_group.entry(group).or_default() += content.endpoints.len();
     }
     let desired: usize = endpoints_by_group.values().map(|n| n.div_ceil(max_endpoints.max(1))).sum();

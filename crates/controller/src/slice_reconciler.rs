@@ -69,6 +69,8 @@ pub struct SliceReconciler {
     /// When to check all acknowledgements again after a node restarted.
     recheck: Option<MonotonicTime>,
     in_flight: BTreeMap<ServiceKey, InFlight>,
+    /// Services whose labels by zone were set or dropped too recently, and when to plan them again.
+    subset_retries: BTreeMap<ServiceKey, MonotonicTime>,
     pub(crate) synced: bool,
     pub(crate) leading: bool,
     competing_slice: Option<ObjectKey>,
@@ -120,6 +122,7 @@ impl SliceReconciler {
             unacknowledged: BTreeMap::new(),
             recheck: None,
             in_flight: BTreeMap::new(),
+            subset_retries: BTreeMap::new(),
             synced: false,
             leading: false,
             competing_slice: None,
@@ -429,6 +432,11 @@ impl SliceReconciler {
         for key in turned.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             self.enqueue(&key, now);
         }
+        let due = self.subset_retries.iter().filter(|(_, at)| **at <= now);
+        for key in due.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.subset_retries.remove(&key);
+            self.enqueue(&key, now);
+        }
         self.metrics.set_queue_depth(self.queue.waiting());
         if self.leading {
             let delays = ConvergenceFigures::new(&self.slice_delays, &self.leases.kernel_delays());
@@ -476,7 +484,9 @@ impl SliceReconciler {
             Some(measured) => last.memory(family, stored).with_measured(measured.clone()),
             None => last.memory(family, stored),
         };
-        let (plan, outcomes) = self.planner.plan(snapshot, service, stored, &last.trigger, memory);
+        let since_switch = last.subset_switched.map(|switched| now.0.saturating_sub(switched.0));
+        let (plan, outcomes) =
+            self.planner.plan_after(snapshot, service, stored, &last.trigger, since_switch, memory);
         let revision = highest_revision(stored);
         let since = if last.revision.0 == revision { last.revision } else { (revision, now) };
         let acks = match plan::select::not_proxied(service) {
@@ -495,6 +505,13 @@ impl SliceReconciler {
         let events = new_events(service, last, &plan, &outcomes, wall);
         let mut next = last.after(&plan, &outcomes);
         next.revision = since;
+        if plan.subset.switched {
+            next.subset_switched = Some(now);
+        }
+        match plan.subset.retry_after {
+            Some(wait) => drop(self.subset_retries.insert(key.clone(), now.after(wait))),
+            None => drop(self.subset_retries.remove(key)),
+        }
         next.sent = update.awaited;
         let is_fresh = update.patch.is_some() && !update.deferred;
         next.conditions_sent = if is_fresh { Some(now) } else { last.conditions_sent };
@@ -536,6 +553,7 @@ impl SliceReconciler {
             self.metrics.recount(&last.counts, &ServiceCounts::default());
         }
         self.unacknowledged.remove(key);
+        self.subset_retries.remove(key);
         if deletes.is_empty() {
             self.expectations.forget(key);
             return Err(SyncOutcome::Done);

@@ -19,10 +19,12 @@ use plan::ledger::{LedgerDemand, TrafficMinute, TrafficOwner, TrafficSums, ZoneP
 use plan::status::{
     self, ServiceEvaluation, ServiceView, StatusInput, StatusReport, StatusSignals, WhatIfView,
 };
+use plan::subsetting::SliceView;
 use plan::what_if::{DemandBasis, WhatIfEvaluator};
 use plan::work_queue::MonotonicTime;
 use tokio::sync::{mpsc, oneshot};
 
+use super::last_sync::LastSync;
 use super::slice_reconciler::SliceReconciler;
 pub use views::WhatIfQuestion;
 
@@ -444,18 +446,32 @@ impl SliceReconciler {
         }
     }
 
-    /// The nodes with a node proxy, and how many ready ones have none.
-    fn node_states(&self, now: MonotonicTime) -> (Vec<status::NodeReportState>, usize) {
-        // By revision, with the time of the oldest among those that are as new or newer.
-        let mut revisions: Vec<(u64, MonotonicTime)> = self.last_syncs.values().map(|l| l.revision).collect();
+    /// The revisions of all Services' slices that a node receives, sorted, with the time of the oldest among those that are
+    /// as new or newer.
+    fn revisions(&self, view: &SliceView, now: MonotonicTime) -> Vec<(u64, MonotonicTime)> {
+        let snapshot = self.cache.snapshot();
+        let of_view = |(key, last): (&ServiceKey, &LastSync)| match view {
+            SliceView::All => last.revision,
+            SliceView::Zone(_) => (view.highest_revision(snapshot.slices(key)), last.revision.1),
+        };
+        let mut revisions: Vec<(u64, MonotonicTime)> = self.last_syncs.iter().map(of_view).collect();
         revisions.sort_by_key(|(revision, _)| *revision);
         let mut oldest = now;
         for (_, since) in revisions.iter_mut().rev() {
             oldest = oldest.min(*since);
             *since = oldest;
         }
+        revisions
+    }
+
+    /// The nodes with a node proxy, and how many ready ones have none.
+    fn node_states(&self, now: MonotonicTime) -> (Vec<status::NodeReportState>, usize) {
         let snapshot = self.cache.snapshot();
-        let states = self.leases.states(snapshot, &revisions, now);
+        let revisions_by_view = self.leases.views().into_iter().map(|view| {
+            let revisions = self.revisions(&view, now);
+            (view, revisions)
+        });
+        let states = self.leases.states(snapshot, &revisions_by_view.collect(), now);
         let has_proxy: BTreeSet<&str> = states.iter().map(|state| state.name.as_str()).collect();
         let ready = snapshot.nodes().values().filter(|node| node.ready);
         let without = ready.filter(|node| !has_proxy.contains(node.name.as_str())).count();

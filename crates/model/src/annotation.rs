@@ -19,6 +19,9 @@ pub const EXPOSE_NODE: &str = "zoneward.dev/expose-node";
 pub const HEALTH_CHECK: &str = "zoneward.dev/health-check";
 /// On the same slice: why endpoints are not ready, as a JSON object by address.
 pub const NOT_READY: &str = "zoneward.dev/not-ready";
+/// On an EndpointSlice with `--subset-slices`: the only zone whose nodes need it. Nodes with `--watch-own-zone` watch those
+/// of their zone and those without the label. KEP-2030 called it `endpointslice.kubernetes.io/for-zone`.
+pub const FOR_ZONE: &str = "zoneward.dev/for-zone";
 /// On an EndpointSlice of a headless Service.
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
 /// On a Service that another service proxy implements.
@@ -78,6 +81,8 @@ pub const NODE_PROXY: &str = "node-proxy";
 pub const NODE_LEASE_PREFIX: &str = "zoneward-node-";
 /// On a node proxy's Lease: the highest resourceVersion of an EndpointSlice that the node has programmed.
 pub const PROGRAMMED_REVISION: &str = "zoneward.dev/programmed-revision";
+/// On a node proxy's Lease: the zone of `--watch-own-zone`, whose slices it watches beside those without a zone.
+pub const WATCHED_ZONE: &str = "zoneward.dev/watched-zone";
 /// On a node proxy's Lease: the Services that failed to be programmed, as comma-separated `namespace/name`.
 pub const FAILED_SERVICES: &str = "zoneward.dev/failed-services";
 /// On a node's Lease: how long changes took from a pod to the kernel, as counts by bucket.
@@ -130,4 +135,4 @@ pub const READ_FROM_SLICES: &[&str] =
     &[TRIGGER_TIME, CAPACITY, DEMAND, DRAIN, KEEP, MECHANISM, MECHANISM_SOURCE, PROVED, REGIONS, WARMING];
 
 /// Labels of a slice that are not copied from its Service.
-pub const RESERVED_ON_SLICES: &[&str] = &[MANAGED_BY, SERVICE_NAME, COEXIST_SERVICE_NAME, HEADLESS];
+pub const RESERVED_ON_SLICES: &[&str] = &[MANAGED_BY, SERVICE_NAME, COEXIST_SERVICE_NAME, FOR_ZONE, HEADLESS];

@@ -130,12 +130,22 @@ impl Slice {
         self.content.labels.has(annotation::COEXIST_SERVICE_NAME)
     }
 
+    /// The only zone whose nodes need it; `None`: all nodes do.
+    pub fn for_zone(&self) -> Option<&Name> {
+        self.content.for_zone()
+    }
+
     pub fn managed_by(&self) -> Option<&Name> {
         self.content.labels.value(annotation::MANAGED_BY)
     }
 }
 
 impl SliceContent {
+    /// The only zone whose nodes need it; `None`: all nodes do.
+    pub fn for_zone(&self) -> Option<&Name> {
+        self.labels.value(annotation::FOR_ZONE)
+    }
+
     pub fn annotation(&self, key: &str) -> Option<&Name> {
         self.annotations.value(key)
     }

@@ -58,6 +58,8 @@ pub struct NodeSettings {
     pub accelerator: Option<AcceleratorConfig>,
     /// Where it is pinned.
     pub accelerator_folder: PathBuf,
+    /// Watches only the EndpointSlices that nodes of its zone need.
+    pub watch_own_zone: bool,
 }
 
 /// Settings from flags and file, with warnings.
@@ -81,6 +83,7 @@ pub fn settings(flags: &flags::NodeFlags) -> Result<(NodeSettings, Vec<Notice>)>
     let (mut settings, more) = resolve(config, flags.strict_mode)?;
     settings.proxy.node_port_range = flags.service_node_port_range;
     settings.ipvs_dummy_interface = flags.ipvs_dummy_interface;
+    settings.watch_own_zone = flags.watch_own_zone;
     if flags.ipvs_dummy_interface && settings.mode != Mode::Ipvs {
         notices.push(notice("NoEffect", "--ipvs-dummy-interface: no effect: only with mode ipvs"));
     }
@@ -154,6 +157,7 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(NodeSettings,
         ipvs_dummy_interface: false,
         accelerator: None,
         accelerator_folder: PIN_FOLDER.into(),
+        watch_own_zone: false,
     };
     Ok((settings, notices))
 }

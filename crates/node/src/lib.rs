@@ -24,6 +24,7 @@ pub mod node_lease;
 pub mod offline;
 pub mod run;
 pub mod running_config;
+mod slice_watches;
 mod snapshot_file;
 pub mod sync_loop;
 pub mod sync_schedule;

@@ -30,6 +30,8 @@ const WRITE_LEASE: &str = "write the node's Lease";
 pub struct ProgrammedState {
     /// The highest resourceVersion of an EndpointSlice; `None` before the first sync.
     pub revision: Option<u64>,
+    /// The zone whose slices alone it watches; empty: those of all zones.
+    pub watched_zone: String,
     /// Services whose last change the kernel refused.
     pub failed: Vec<String>,
     /// Times from changes to the kernel, since this process started.
@@ -109,6 +111,7 @@ fn lease(name: &str, node: &str, state: &ProgrammedState, now: jiff::Timestamp) 
             "name": name,
             "labels": {annotation::COMPONENT: annotation::NODE_PROXY},
             "annotations": {annotation::PROGRAMMED_REVISION: programmed, annotation::FAILED_SERVICES: state.failed.join(","),
+                annotation::WATCHED_ZONE: state.watched_zone,
                 annotation::CONVERGENCE: state.delays.to_string(), annotation::REPAIRS: state.repairs.to_string(),
                 annotation::LOST_EVENTS: state.lost_events.to_string()},
         },

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use model::forward::ForwardingMode;
-use model::{ForwardingTable, Node, Notice, ObjectRef};
+use model::{ForwardingTable, Node, Notice, ObjectKey, ObjectRef};
+use plan::feature_gates::FeatureGates;
 use plan::forward::{Forwarder, NodeConfig, NodePortRange, ProxySettings};
+use plan::subsetting::SliceView;
 
 use super::config::{
     self, Configuration, Mode, file,
@@ -39,6 +41,9 @@ pub struct NodeArgs {
     /// node proxy]
     #[arg(long, value_name = "FIRST-LAST")]
     pub service_node_port_range: Option<NodePortRange>,
+    /// Only the EndpointSlices that a node with --watch-own-zone receives [default with --live: as the running node proxy]
+    #[arg(long)]
+    pub watch_own_zone: bool,
     /// Address of the node in addition to those of its Node object; repeatable
     #[arg(long = "local-address", value_name = "IP")]
     pub local_addresses: Vec<IpAddr>,
@@ -76,6 +81,7 @@ pub struct NodeChoice {
     /// In mode kernelspace.
     kernelspace: Option<KernelspaceChoice>,
     addresses: Vec<IpAddr>,
+    watches_own_zone: bool,
     /// The running node proxy, if it is that of this node.
     running: Option<RunningConfig>,
     /// One line about the configuration, if it is that of the running node proxy.
@@ -106,7 +112,9 @@ impl NodeChoice {
         if running.is_some() {
             addresses.extend(local_addresses::local());
         }
-        Ok(Self { name, settings, kernelspace, addresses, running, source, notices })
+        let watches_own_zone =
+            args.watch_own_zone || running.as_ref().is_some_and(|running| running.watch_own_zone);
+        Ok(Self { name, settings, kernelspace, addresses, watches_own_zone, running, source, notices })
     }
 
     /// A node with these settings.
@@ -116,6 +124,7 @@ impl NodeChoice {
             settings,
             kernelspace: None,
             addresses,
+            watches_own_zone: false,
             running: None,
             source: None,
             notices: Vec::new(),
@@ -135,6 +144,11 @@ impl NodeChoice {
             input.connection = known.clone();
         }
         input
+    }
+
+    /// Removes the slices that the node does not receive.
+    pub fn apply_view(&self, world: &mut LoadedObjects) {
+        apply_view(self.watches_own_zone, &self.name, self.settings.gates.select, world);
     }
 
     /// The scheduler of mode ipvs.
@@ -237,6 +251,16 @@ fn node(choice: &NodeChoice, world: &LoadedObjects, notices: &mut Vec<Notice>) -
     Ok(node)
 }
 
+/// Removes the slices that a node does not receive.
+pub fn apply_view(watches_own_zone: bool, node: &str, gates: FeatureGates, world: &mut LoadedObjects) {
+    let zone = world.snapshot.node(node).and_then(|node| node.zone.clone());
+    let view = SliceView::of(watches_own_zone, zone.as_deref(), gates);
+    let is_hidden =
+        |key: &&ObjectKey| world.snapshot.slice(key).is_some_and(|slice| !view.sees(&slice.content));
+    let hidden: Vec<ObjectKey> = world.snapshot.slice_keys().filter(is_hidden).cloned().collect();
+    hidden.iter().for_each(|key| world.snapshot.remove_slice(key));
+}
+
 /// Settings from a file, from `base`, or the defaults of mode nftables; feature gates of the command line override them.
 pub fn settings(
     path: Option<&Path>,
@@ -311,6 +335,7 @@ mod tests {
             feature_gates: None,
             proxy_mode: None,
             service_node_port_range: None,
+            watch_own_zone: false,
             local_addresses: Vec::new(),
             kernelspace: KernelspaceArgs::default(),
         }
@@ -322,6 +347,7 @@ mod tests {
             node: node.to_owned(),
             configuration,
             node_port_range: NodePortRange::default(),
+            watch_own_zone: false,
             connection: None,
         }
     }

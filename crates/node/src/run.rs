@@ -37,6 +37,7 @@ use super::health::{HealthEndpoint, ProxyHealth};
 use super::metrics::{NodeMetrics, status};
 use super::node_events::EventRecorder;
 use super::node_lease::{self, ProgrammedState};
+use super::slice_watches::NodeWatches;
 use super::snapshot_file::{self, SnapshotFile};
 use super::sync_loop::{SyncLoop, SyncLoopParts};
 use super::traffic::{ConnectionSource, CountedConnections, NodeTraffic, NodeTrafficSource};
@@ -45,7 +46,7 @@ use cluster::admin_server::access::{AdminAccess, AdminAccessArgs};
 use cluster::admin_server::{self, AdminPage, AdminRoutes};
 use cluster::ledger_client::LedgerClient;
 use cluster::traffic_reporter::TrafficReporter;
-use cluster::{Connection, Informer, InformerEvent, ObjectKind, WatchSpec, systemd};
+use cluster::{Connection, InformerEvent, ObjectKind, systemd};
 
 /// Most watch events applied between two syncs.
 const EVENT_BATCH: usize = 1000;
@@ -171,7 +172,8 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         };
         tokio::spawn(reporter.run());
     }
-    let watches = Informer::start(&options.client, options.random.clone(), watch_specs(&options.node));
+    let watches =
+        NodeWatches::start(&options.client, options.random.clone(), &options.node, settings.watch_own_zone);
     let snapshot = options.snapshot.map(|path| SnapshotFile::new(path, WATCHED.to_vec()));
     let source = match settings.mode {
         Mode::Iptables => ConnectionSource::Conntrack,
@@ -336,23 +338,13 @@ fn monotonic(clock: &Clock) -> BackendTime {
     Box::new(move || clock.since(start))
 }
 
-/// The kinds of [`watch_specs`].
+/// The kinds of [`NodeWatches`].
 const WATCHED: [ObjectKind; 4] =
     [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Node, ObjectKind::ServiceCidr];
 
-/// Semantics D1: not what another proxy serves, not headless, and of Nodes our own.
-fn watch_specs(node: &str) -> Vec<WatchSpec> {
-    vec![
-        WatchSpec::all(ObjectKind::Service).labels("!service.kubernetes.io/service-proxy-name"),
-        WatchSpec::all(ObjectKind::Slice).labels("!service.kubernetes.io/headless"),
-        WatchSpec::all(ObjectKind::Node).fields(&format!("metadata.name={node}")),
-        WatchSpec::all(ObjectKind::ServiceCidr),
-    ]
-}
-
 async fn run_loop(
     mut sync_loop: SyncLoop,
-    mut watches: Informer,
+    mut watches: NodeWatches,
     mut snapshot: Option<SnapshotFile>,
     clock: &Clock,
 ) -> Result<RunEnd> {
@@ -361,7 +353,7 @@ async fn run_loop(
     let mut replay_at = snapshot.as_ref().map(|_| clock.now() + snapshot_file::API_TIMEOUT);
     loop {
         let due = snapshot.as_ref().and_then(SnapshotFile::due_at);
-        let wake = [Some(sync_loop.wake_at()), replay_at, due].into_iter().flatten().min();
+        let wake = [Some(sync_loop.wake_at()), replay_at, due, watches.next_at()].into_iter().flatten().min();
         let wake = tokio::time::Instant::from_std(wake.unwrap_or_else(|| clock.now()));
         tokio::select! {
             // Address changes first: they coalesce, and watch events may never pause.
@@ -371,13 +363,20 @@ async fn run_loop(
                 sync_loop.set_local_addresses(local_addresses::local());
             }
             event = watches.next() => {
-                observe(&mut sync_loop, &mut snapshot, event);
+                let events = watches.read(event, clock.now());
+                observe(&mut sync_loop, &mut snapshot, events);
                 for _ in 0..EVENT_BATCH {
                     let Some(event) = watches.ready() else { break };
-                    observe(&mut sync_loop, &mut snapshot, event);
+                    let events = watches.read(event, clock.now());
+                    observe(&mut sync_loop, &mut snapshot, events);
                 }
             }
             () = tokio::time::sleep_until(wake) => {}
+        }
+        let gone = watches.gone(clock.now());
+        observe(&mut sync_loop, &mut snapshot, gone);
+        if let Some(view) = sync_loop.slice_view(watches.view()) {
+            watches.set_view(view);
         }
         if let Some(snapshot) = &mut snapshot {
             if replay_at.is_some_and(|at| at <= clock.now()) {
@@ -395,11 +394,13 @@ async fn run_loop(
     }
 }
 
-fn observe(sync_loop: &mut SyncLoop, snapshot: &mut Option<SnapshotFile>, event: InformerEvent) {
-    if let Some(snapshot) = snapshot {
-        snapshot.observe(&event);
+fn observe(sync_loop: &mut SyncLoop, snapshot: &mut Option<SnapshotFile>, events: Vec<InformerEvent>) {
+    for event in events {
+        if let Some(snapshot) = snapshot {
+            snapshot.observe(&event);
+        }
+        sync_loop.observe(event);
     }
-    sync_loop.observe(event);
 }
 
 /// Serves the snapshot if the API has not answered.

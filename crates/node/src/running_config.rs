@@ -44,6 +44,8 @@ pub struct RunningConfig {
     pub node: String,
     pub configuration: Configuration,
     pub node_port_range: NodePortRange,
+    /// Whether it watches only the slices that nodes of its zone need.
+    pub watch_own_zone: bool,
     /// How to reach the API, if trusted.
     pub connection: Option<Connection>,
 }
@@ -56,6 +58,7 @@ pub fn value(settings: &NodeSettings, node: &str, connection: &Connection) -> Va
         ZONEWARD: {
             "nodeName": node,
             "serviceNodePortRange": settings.proxy.node_port_range.to_string(),
+            "watchOwnZone": settings.watch_own_zone,
             "kubeconfig": absolute(&connection.kubeconfig),
             "context": connection.context,
             "apiSocket": absolute(&connection.api_socket),
@@ -77,7 +80,8 @@ fn parse(mut value: Value) -> Result<RunningConfig> {
     let node = text(&more["nodeName"]).unwrap_or_default();
     let range = more["serviceNodePortRange"].as_str().and_then(|range| range.parse().ok());
     let node_port_range = range.unwrap_or_default();
-    Ok(RunningConfig { node, configuration, node_port_range, connection: Some(connection) })
+    let watch_own_zone = more["watchOwnZone"].as_bool().unwrap_or(false);
+    Ok(RunningConfig { node, configuration, node_port_range, watch_own_zone, connection: Some(connection) })
 }
 
 /// A relative path would be resolved where the command runs.

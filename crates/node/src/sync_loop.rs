@@ -9,6 +9,7 @@
 //!
 //! A failed sync stays in its phase; the schedule retries with backoff. Watch events only mark what is `Pending`.
 
+mod departed;
 mod refused;
 mod stale_udp;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use model::forward::FrontendKind;
 use model::{Family, ForwardingTable, Frontend, Node, Notice, ServiceKey, Timestamp};
 use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check, localhost_node_ports};
 use plan::status::convergence::DurationCounts;
+use plan::subsetting::SliceView;
 use tokio::sync::watch;
 
 use super::config::{Mode, NodeSettings, modes};
@@ -41,6 +43,7 @@ use super::run::SharedState;
 use super::sync_schedule::{SyncKind, SyncSchedule};
 use super::traffic::{Known, TrafficCounters};
 use super::{local_addresses, sysctl};
+use departed::DepartedSlices;
 use refused::{LeftOut, RefusedServices};
 use stale_udp::PendingFlows;
 
@@ -118,6 +121,8 @@ pub struct SyncLoop {
     schedule: SyncSchedule,
     phase: Phase,
     pending: Pending,
+    /// Slices that left the view of this node.
+    departed: DepartedSlices,
     /// Services that the kernel refused; the Event of each has its reason.
     refused: RefusedServices,
     cleanup_at: Option<Instant>,
@@ -156,6 +161,7 @@ impl SyncLoop {
             local_addresses: local_addresses::local(),
             phase: Phase::WaitingForCaches { since: now },
             pending: Pending { node: true, ..Pending::default() },
+            departed: DepartedSlices::default(),
             cleanup_at: None,
             shares_at: None,
             has_warned_of_mode: false,
@@ -171,8 +177,13 @@ impl SyncLoop {
             return now + CACHE_POLL;
         }
         let due = self.schedule.next_at().unwrap_or(now);
-        let others =
-            [self.cleanup_at, self.shares_at, self.pending.flows.retry_at(), self.refused.next_retry()];
+        let others = [
+            self.cleanup_at,
+            self.shares_at,
+            self.pending.flows.retry_at(),
+            self.refused.next_retry(),
+            self.departed.next_at(),
+        ];
         others.into_iter().flatten().fold(self.traffic.due().min(due), Instant::min)
     }
 
@@ -194,7 +205,9 @@ impl SyncLoop {
             self.delete_unused_chains(now);
         }
         self.retry_refused(now);
-        if self.pending.flows.retry_at().is_some_and(|at| at <= now) {
+        let departed = self.departed.expire(now);
+        self.pending.flows.add_programmed(&departed);
+        if !departed.is_empty() || self.pending.flows.retry_at().is_some_and(|at| at <= now) {
             self.delete_stale_udp();
         }
         if self.traffic.due() <= now {
@@ -219,6 +232,27 @@ impl SyncLoop {
             self.pending.services.extend(changes.services);
             self.schedule.request_partial();
         }
+    }
+
+    /// The slices to watch, if they are not those of `watched`: the zone of the Node decides, and all of them count if
+    /// there is no Node at the start.
+    pub fn slice_view(&self, watched: Option<&SliceView>) -> Option<SliceView> {
+        let has_waited = match self.phase {
+            Phase::WaitingForCaches { since } => self.clock.since(since) >= NODE_TIMEOUT,
+            _ => true,
+        };
+        let view = match self.cache.snapshot().node(&self.node) {
+            Some(_) => self.view_of_node(),
+            None if watched.is_none() && has_waited => SliceView::All,
+            None => return None,
+        };
+        (watched != Some(&view)).then_some(view)
+    }
+
+    /// The slices that nodes with the zone of this node receive.
+    fn view_of_node(&self) -> SliceView {
+        let zone = self.cache.snapshot().node(&self.node).and_then(|node| node.zone.as_deref());
+        SliceView::of(self.settings.watch_own_zone, zone, self.settings.proxy.gates.select)
     }
 
     /// Semantics D1: no sync until Services and EndpointSlices are listed.
@@ -335,9 +369,14 @@ impl SyncLoop {
         metrics.set_rule_counts(&self.backend.rule_counts());
         metrics.set_packet_counts(&self.backend.packet_counts());
         let failed: Vec<String> = self.refused.keys().map(ToString::to_string).collect();
+        let watched_zone = match self.view_of_node() {
+            SliceView::Zone(zone) => zone.to_string(),
+            SliceView::All => String::new(),
+        };
         self.programmed.send_if_modified(|state| {
             let new = ProgrammedState {
                 revision: Some(revision),
+                watched_zone: watched_zone.clone(),
                 failed,
                 delays: self.delays.clone(),
                 repairs: metrics.repairs.get(),
@@ -620,7 +659,8 @@ impl SyncLoop {
         };
         let metrics = &self.shared.metrics;
         let snapshot = self.cache.snapshot();
-        match flows.delete(&mut **conntrack, snapshot, &self.forwarder, &self.local_addresses) {
+        match flows.delete(&mut **conntrack, snapshot, &self.forwarder, &self.departed, &self.local_addresses)
+        {
             Ok(None) => {}
             Ok(Some(cleaned)) => {
                 metrics.deleted_flows(&cleaned);

@@ -34,6 +34,8 @@ use conntrack_events::{ConntrackReader, DirectPair, FlowPair, Sums, TrafficCount
 const PERIOD: Duration = Duration::from_secs(5);
 /// How long the zone of an endpoint that has gone is known.
 const DEPARTED_TTL: Duration = Duration::from_secs(60);
+/// How long the zone of an endpoint is known whose slice left the view of the node: it lives on, and so may connections.
+const UNSEEN_TTL: Duration = Duration::from_secs(3600);
 /// Most endpoints that have gone.
 const MAX_DEPARTED: usize = 50_000;
 
@@ -220,6 +222,16 @@ impl TrafficCounters {
         }
     }
 
+    /// Remembers the endpoints of a slice that left the view of the node.
+    pub fn slice_leaves(&mut self, service: &ServiceKey, slice: &Slice, now: Instant) {
+        self.slice_changes(service, slice, None, now);
+        for endpoint in &slice.content.endpoints {
+            if let Some(gone) = self.departed.get_mut(&(service.clone(), endpoint.addresses.first())) {
+                gone.until = now + UNSEEN_TTL;
+            }
+        }
+    }
+
     /// Adds new counts to the metrics.
     pub fn count(&mut self, known: &Known<'_>, metrics: &NodeMetrics, now: Instant) {
         self.due = now + PERIOD;
@@ -341,12 +353,12 @@ impl TrafficCounters {
         let service = &table.frontend(&at).or_else(by_port)?.port.service;
         let endpoints = snapshot.slices(service).iter().flat_map(|slice| &slice.content.endpoints);
         let found = endpoints.into_iter().find(|e| e.addresses.first() == endpoint.ip());
-        let (to_node, to_zone) = match found {
-            Some(endpoint) => (endpoint.node.as_deref(), endpoint.zone.as_deref()),
-            None => {
-                let gone = self.departed.get(&(service.clone(), endpoint.ip()));
-                gone.map_or((None, None), |gone| (gone.node.as_deref(), gone.zone.as_deref()))
-            }
+        let zones = self.zones.borrow();
+        let (to_node, to_zone) = match (found, self.departed.get(&(service.clone(), endpoint.ip()))) {
+            (Some(endpoint), _) => (endpoint.node.as_deref(), endpoint.zone.as_deref()),
+            (None, Some(gone)) => (gone.node.as_deref(), gone.zone.as_deref()),
+            // A slice of another zone may never have been in view.
+            (None, None) => (None, zones.zone(endpoint.ip()).filter(|zone| !zone.is_empty())),
         };
         let from_zone = node.zone.as_deref();
         let locality = Locality::of((Some(&node.name), from_zone), (to_node, to_zone));

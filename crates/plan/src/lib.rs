@@ -7,6 +7,7 @@
 //! | decision | where |
 //! |---|---|
 //! | EndpointSlices of a Service | [`slices`]; with hints, as the controller writes them: [`planner`] |
+//! | slices by zone, and which of them a node sees | [`subsetting`] |
 //! | hints for zones and nodes | [`hints`], [`spill`] (by load), [`regions`] |
 //! | which Service to sync when | [`work_queue`], with expectations and the Services that a change affects |
 //! | cluster IPs and their repair | [`cluster_ips`] |
@@ -57,6 +58,7 @@ pub mod service_account;
 pub mod slices;
 pub mod spill;
 pub mod status;
+pub mod subsetting;
 pub mod validate;
 pub mod what_if;
 pub mod work_queue;

@@ -1,12 +1,15 @@
 //! The EndpointSlices of one Service: packing, hints and label repair in one step, for the controller, `plan slices` and
 //! the simulator.
 
+use std::time::Duration;
+
 use model::{Family, Name, Pod, Service, Slice, Snapshot};
 
 use crate::capacity;
 use crate::drain::ZoneDrains;
-use crate::hints::{self, ClusterTopology, HintInput, HintOutcome, Hysteresis};
+use crate::hints::{self, ClusterTopology, HintInput, HintOutcome, Hysteresis, TrafficDistributionDefaults};
 use crate::slices::{self, SlicePlan, TriggerTimes};
+use crate::subsetting::may_subset;
 
 /// Inputs that all Services share.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub struct ServiceInput<'a> {
     pub slices: slices::SliceInput<'a>,
     /// The namespace's `zoneward.dev/default-traffic-distribution`.
     pub namespace_default: Option<&'a Name>,
+    /// Since labels by zone were set or dropped on its slices; `None` if that is not known.
+    pub since_switch: Option<Duration>,
 }
 
 impl Planner {
@@ -46,6 +51,19 @@ impl Planner {
         trigger: &TriggerTimes,
         hysteresis: impl Fn(Family) -> Hysteresis,
     ) -> (SlicePlan, Vec<HintOutcome>) {
+        self.plan_after(snapshot, service, stored, trigger, None, hysteresis)
+    }
+
+    /// As [`Planner::plan`], with the time since labels by zone were set or dropped.
+    pub fn plan_after(
+        &self,
+        snapshot: &Snapshot,
+        service: &Service,
+        stored: &[Slice],
+        trigger: &TriggerTimes,
+        since_switch: Option<Duration>,
+        hysteresis: impl Fn(Family) -> Hysteresis,
+    ) -> (SlicePlan, Vec<HintOutcome>) {
         let namespace = &service.key.namespace;
         let selector = service.selector.as_ref();
         let pods: Vec<&Pod> = selector.map(|s| snapshot.pods_selected(namespace, s)).unwrap_or_default();
@@ -53,7 +71,7 @@ impl Planner {
             slices::SliceInput { service, pods: &pods, nodes: snapshot.nodes(), slices: stored, trigger };
         let namespace = snapshot.namespace(namespace);
         let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
-        self.plan_service(&ServiceInput { slices, namespace_default }, hysteresis)
+        self.plan_service(&ServiceInput { slices, namespace_default, since_switch }, hysteresis)
     }
 
     /// As [`Planner::plan`], with the pods of the Service as input.
@@ -62,17 +80,35 @@ impl Planner {
         input: &ServiceInput<'_>,
         hysteresis: impl Fn(Family) -> Hysteresis,
     ) -> (SlicePlan, Vec<HintOutcome>) {
-        let mut outcomes = Vec::new();
+        let mut outcomes: Vec<HintOutcome> = Vec::new();
         let pods = input.slices.pods;
-        let mut plan = slices::plan(&input.slices, &self.slices, |family, packing| {
-            let (service, namespace_default) = (input.slices.service, input.namespace_default);
-            let (topology, config, hysteresis) = (&self.topology, &self.hints, &hysteresis(family));
-            let input = HintInput { service, family, topology, namespace_default, config, hysteresis };
-            packing.capacities = capacity::capacities(pods);
-            outcomes.push(hints::assign(&input, packing));
-            capacity::annotate(service, pods, self.drains.as_ref(), packing);
-        });
+        let subset = self.subset(input);
+        let mut plan =
+            slices::plan_by_zone(&input.slices, &self.slices, subset.as_ref(), |family, packing| {
+                // Of a plan by zone whose hints lend endpoints.
+                outcomes.retain(|outcome| outcome.family != family);
+                let (service, namespace_default) = (input.slices.service, input.namespace_default);
+                let (topology, config, hysteresis) = (&self.topology, &self.hints, &hysteresis(family));
+                let input = HintInput { service, family, topology, namespace_default, config, hysteresis };
+                packing.capacities = capacity::capacities(pods);
+                outcomes.push(hints::assign(&input, packing));
+                capacity::annotate(service, pods, self.drains.as_ref(), packing);
+            });
         plan.notices.extend(capacity::notices(input.slices.service, pods));
         (plan, outcomes)
+    }
+
+    /// What slices by zone need, for a Service that may have them.
+    fn subset(&self, input: &ServiceInput<'_>) -> Option<slices::SubsetInput<'_>> {
+        let options = self.slices.subset?;
+        let (service, stored) = (input.slices.service, input.slices.slices);
+        let defaults = TrafficDistributionDefaults {
+            namespace: input.namespace_default.cloned(),
+            cluster: self.hints.cluster_default.clone(),
+        };
+        let mechanism = hints::choose(service, &defaults, &self.hints.gates).mechanism;
+        let zones = self.topology.zones();
+        let subset = slices::SubsetInput { options, zones, since_switch: input.since_switch };
+        may_subset(service, mechanism, self.drains.as_ref(), stored).then_some(subset)
     }
 }

@@ -9,7 +9,8 @@
 //!                             SlicePlan <- recycle: a create reuses a deleted slice <- hints (by the caller)
 //! ```
 //!
-//! Services and IP families are planned independently; state for the next plan is part of the result.
+//! With `--subset-slices`, `zone_groups` splits the port group of a large Service by zone before packing. Services and IP
+//! families are planned independently; state for the next plan is part of the result.
 
 mod labels;
 mod packing;
@@ -20,11 +21,13 @@ mod port_groups;
 mod tests;
 mod trigger_time;
 mod without_selector;
+mod zone_groups;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
+use crate::subsetting::SubsetOptions;
 use model::{
     AddressType, Family, Labels, Name, Node, Notice, ObjectKey, Pod, Service, ServiceType, Slice,
     SliceContent, annotation,
@@ -34,6 +37,7 @@ pub use labels::{labels, labels_at};
 pub use pod_change::{PodChange, endpoints_equal, pod_changed};
 pub use pod_to_endpoint::{endpoint, find_port, included, ports};
 pub use trigger_time::TriggerTimes;
+pub use zone_groups::{SubsetInput, SubsetOutcome};
 
 /// The default of `--max-endpoints-per-slice`.
 pub const DEFAULT_MAX_ENDPOINTS: usize = 100;
@@ -45,6 +49,8 @@ pub struct SliceOptions {
     /// Maximum endpoints per slice, clamped to 1 to 1000.
     pub max_endpoints: usize,
     pub mode: SliceMode,
+    /// Slices by zone (`--subset-slices`); `None`: none.
+    pub subset: Option<SubsetOptions>,
 }
 
 /// Whether upstream's EndpointSlice controller also runs.
@@ -70,7 +76,7 @@ impl SliceMode {
 impl SliceOptions {
     pub fn new(max_endpoints: usize) -> Result<Self, MaxEndpointsOutOfRange> {
         if (1..=API_MAX_ENDPOINTS).contains(&max_endpoints) {
-            Ok(Self { max_endpoints, mode: SliceMode::Exclusive })
+            Ok(Self { max_endpoints, ..Self::default() })
         } else {
             Err(MaxEndpointsOutOfRange(max_endpoints))
         }
@@ -79,7 +85,7 @@ impl SliceOptions {
 
 impl Default for SliceOptions {
     fn default() -> Self {
-        Self { max_endpoints: DEFAULT_MAX_ENDPOINTS, mode: SliceMode::Exclusive }
+        Self { max_endpoints: DEFAULT_MAX_ENDPOINTS, mode: SliceMode::Exclusive, subset: None }
     }
 }
 
@@ -120,6 +126,8 @@ pub struct SlicePlan {
     pub missing_nodes: Vec<Name>,
     /// State for the next plan.
     pub trigger: TriggerTimes,
+    /// What happened to the labels by zone.
+    pub subset: SubsetOutcome,
 }
 
 impl SlicePlan {
@@ -140,13 +148,24 @@ pub struct Packing<'a> {
     pub capacities: BTreeMap<IpAddr, u32>,
 }
 
-/// Plans the slices of a Service.
-///
-/// `assign_hints` is called once per IP family, even without changes, because hints alone may change. It sets hints on
-/// `creates` and `updates`, and moves a slice from `unchanged` to `updates` if its hints differ.
+/// Plans the slices of a Service, none of which is for one zone only.
 pub fn plan<'a>(
     input: &SliceInput<'a>,
     options: &SliceOptions,
+    assign_hints: impl FnMut(Family, &mut Packing<'a>),
+) -> SlicePlan {
+    plan_by_zone(input, options, None, assign_hints)
+}
+
+/// Plans the slices of a Service; with `subset`, by zone if it is large enough and its hints keep each endpoint in its zone.
+///
+/// `assign_hints` is called once per IP family, even without changes, because hints alone may change. It sets hints on
+/// `creates` and `updates`, and moves a slice from `unchanged` to `updates` if its hints differ. If its hints lend an
+/// endpoint of a slice by zone to another one, it is called once more, and that call counts.
+pub fn plan_by_zone<'a>(
+    input: &SliceInput<'a>,
+    options: &SliceOptions,
+    subset: Option<&SubsetInput<'_>>,
     mut assign_hints: impl FnMut(Family, &mut Packing<'a>),
 ) -> SlicePlan {
     let service = input.service;
@@ -166,12 +185,38 @@ pub fn plan<'a>(
     };
     let labels = labels::desired(service, options.mode);
     let changed_at = changed_at.map(|time| Name::new(&time.to_string()));
+    let max = effective_max(options);
     for (family, owned) in families.into_iter().zip(stored.owned) {
-        let desired = candidates.desired(service, family);
-        let limits = packing::Limits { family, labels: &labels, max: effective_max(options) };
-        let mut packing = packing::pack(desired, &owned, &limits);
-        assign_hints(family, &mut packing);
-        recycle(&mut packing);
+        let mut desired = candidates.desired(service, family);
+        let was_subset = zone_groups::is_subset(&owned);
+        let mut decision = subset.map(|s| zone_groups::decision(s, &desired, &owned)).unwrap_or_default();
+        if service.deleting {
+            decision.is_subset &= was_subset;
+        }
+        let mut by_zone = None;
+        if decision.is_subset
+            && let Some(group) = desired.pop()
+        {
+            let zones = zone_groups::split(group, &owned);
+            let mut packing = packing::pack_by_zone(zones, &owned, family, &labels, max);
+            assign_hints(family, &mut packing);
+            by_zone = zone_groups::stays_in_zone(&packing).then_some(packing);
+            if by_zone.is_none() {
+                desired = candidates.desired(service, family);
+            }
+        }
+        let is_subset = by_zone.is_some();
+        let mut packing = by_zone.unwrap_or_else(|| {
+            let limits = packing::Limits { family, labels: &labels, max, new_slices_only: false };
+            let mut packing = packing::pack(desired, &owned, &limits);
+            assign_hints(family, &mut packing);
+            recycle(&mut packing);
+            packing
+        });
+        if is_subset {
+            zone_groups::order_moves(&mut packing, &owned);
+        }
+        plan.subset.add(is_subset != was_subset, decision.retry_after);
         let writer = SliceWriter { owned: &owned, labels: &labels, changed_at: changed_at.as_ref() };
         writer.add(packing, &service.key.namespace, &mut plan);
     }
@@ -299,7 +344,7 @@ impl SliceWriter<'_, '_> {
                 continue;
             }
             // Semantics B5 [Q]: upstream restores missing reserved labels only together with another change.
-            content.labels = self.labels.clone();
+            content.labels = labels::for_zone(self.labels, content.for_zone());
             self.stamp(&mut content);
             plan.updates.push((key, content));
         }

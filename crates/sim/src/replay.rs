@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use model::{Name, Namespace, Node, Pod, Service, ServiceKey, Slice};
 use plan::hints::Mechanism;
+use plan::subsetting::SubsetOptions;
 
 pub use controller::{Churn, ChurnSample};
 pub use generated::{ClusterSize, generated_cluster};
@@ -42,6 +43,10 @@ impl Millis {
 
     pub fn seconds(self) -> f64 {
         self.0 as f64 / 1_000.0
+    }
+
+    fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 
     fn after(self, seconds: u64) -> Self {
@@ -107,6 +112,8 @@ pub struct InitialCluster {
     /// For their default traffic distribution.
     pub namespaces: BTreeMap<Name, Namespace>,
     pub timings: PodTimings,
+    /// Slices by zone, of which each node receives those of its own; `None`: all nodes receive all.
+    pub subset: Option<SubsetOptions>,
 }
 
 impl InitialCluster {

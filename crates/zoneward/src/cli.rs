@@ -4,6 +4,7 @@ mod backup_args;
 mod gateway_api_args;
 mod price_args;
 mod store_args;
+mod subset_args;
 mod trace_args;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,6 +24,7 @@ pub use node::offline::{NodeArgs, ProxyMode};
 pub use output::{Format, OutputArgs};
 pub use price_args::PriceArgs;
 pub use store_args::{EncryptionArgs, StoreCheck, StoreCommand, StoreFile, StoreMigrate, StoreRestore};
+pub use subset_args::SubsetArgs;
 pub use trace_args::{TraceCommand, TraceDns, TraceHttp, TracePacket, TraceSelect};
 
 const EXIT_CODES: &str = "\
@@ -368,6 +370,9 @@ pub struct Up {
     /// KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) of the node proxy
     #[arg(long, value_name = "FILE", conflicts_with = "no_node")]
     pub node_config: Option<PathBuf>,
+    /// Let the node proxy watch only the EndpointSlices that its zone needs; for --subset-slices
+    #[arg(long, conflicts_with = "no_node")]
+    pub watch_own_zone: bool,
     /// Zone of this machine; set as a label of its Node and used by L7 proxies
     #[arg(long, value_name = "NAME")]
     pub zone: Option<String>,
@@ -487,6 +492,8 @@ pub struct SliceMaking {
     /// Feature gates, such as TopologyAwareHints=false
     #[arg(long, value_name = "NAME=BOOL,...", default_value = "", hide_default_value = true)]
     pub feature_gates: FeatureGates,
+    #[command(flatten)]
+    pub subset: SubsetArgs,
 }
 
 fn spill_demand(text: &str) -> Result<plan::spill::SpillDemandMode, String> {
@@ -530,7 +537,8 @@ impl SliceMaking {
     }
 
     pub fn slices(&self, mode: SliceMode) -> plan::slices::SliceOptions {
-        plan::slices::SliceOptions { max_endpoints: self.max_endpoints_per_slice.into(), mode }
+        let subset = self.subset.options();
+        plan::slices::SliceOptions { max_endpoints: self.max_endpoints_per_slice.into(), mode, subset }
     }
 }
 

@@ -45,6 +45,8 @@ mod sctp;
 mod site;
 #[path = "node_live/skew.rs"]
 mod skew;
+#[path = "node_live/subset.rs"]
+mod subset;
 #[path = "node_live/tenants.rs"]
 mod tenants;
 #[path = "node_live/traffic.rs"]
@@ -175,6 +177,14 @@ const TESTS: &[runner::Test] = &[
     (
         "aggressive_rolling_update_under_prefer_fails_nobody_and_ends_as_expected",
         zones::aggressive_rolling_update_under_prefer_fails_nobody_and_ends_as_expected,
+    ),
+    (
+        "node_receives_its_zone_and_falls_back_on_the_reserve",
+        subset::node_receives_its_zone_and_falls_back_on_the_reserve,
+    ),
+    (
+        "labels_come_and_go_under_load_and_no_connection_is_lost",
+        subset::labels_come_and_go_under_load_and_no_connection_is_lost,
     ),
     (
         "soak_killed_at_any_moment_no_connection_is_lost",

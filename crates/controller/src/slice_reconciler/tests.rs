@@ -257,3 +257,113 @@ fn who_leads_again_makes_nothing_twice_that_the_cache_does_not_show_yet() {
         .observe(InformerEvent::Applied(ObjectKind::Slice, watched(&slice(7, None, &["10.0.0.1"]))), at(3));
     assert!(next(&mut reconciler, 3).is_none() && reconciler.is_idle(), "there it is");
 }
+
+/// The slices that an API would store.
+#[derive(Default)]
+struct StoredByName {
+    objects: BTreeMap<String, Value>,
+    revision: u64,
+    made: u64,
+}
+
+impl StoredByName {
+    /// Carries out all writes that are due, and shows them to the watch. Returns how many there were.
+    fn carry_out(&mut self, reconciler: &mut SliceReconciler, now: u64) -> usize {
+        let mut writes = 0;
+        while let Some(work) = next(reconciler, now) {
+            let mut result = done(&work, None);
+            let mut changed = Vec::new();
+            for content in &work.creates {
+                let mut object = model::write::new_slice(&work.service, work.uid.as_ref(), content);
+                self.made += 1;
+                let name = format!("web-{}", self.made);
+                object["metadata"]["name"] = name.as_str().into();
+                object["metadata"]["uid"] = name.into();
+                changed.push(object);
+            }
+            for (stored, content) in &work.updates {
+                let mut object = self.objects[stored.key.name.as_str()].clone();
+                model::write::update_slice(&mut object, content);
+                changed.push(object);
+            }
+            for object in &mut changed {
+                self.revision += 1;
+                let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+                object["metadata"]["resourceVersion"] = self.revision.to_string().into();
+                object["metadata"]["generation"] = self.revision.into();
+                let version =
+                    SliceVersion { generation: self.revision as i64, revision: Some(self.revision) };
+                result.written.push((Uid::new(object["metadata"]["uid"].as_str().unwrap()), version));
+                self.objects.insert(name, object.clone());
+            }
+            result.deleted.extend(work.deletes.iter().filter_map(|stored| stored.uid.clone()));
+            reconciler.done(result, at(now), Timestamp::UNIX_EPOCH);
+            for object in &changed {
+                reconciler.observe(InformerEvent::Applied(ObjectKind::Slice, watched(object)), at(now));
+            }
+            for stored in &work.deletes {
+                let gone = self.objects.remove(stored.key.name.as_str()).unwrap();
+                reconciler.observe(InformerEvent::Deleted(ObjectKind::Slice, watched(&gone)), at(now));
+            }
+            writes += changed.len() + work.deletes.len();
+        }
+        writes
+    }
+
+    fn zones(&self) -> Vec<&str> {
+        let labels = self.objects.values().map(|slice| &slice["metadata"]["labels"]);
+        let mut zones: Vec<&str> =
+            labels.filter_map(|labels| labels[annotation::FOR_ZONE].as_str()).collect();
+        zones.sort_unstable();
+        zones
+    }
+}
+
+/// Conflict 8 of subsetting: labels go at once, and come back after five minutes without any other event.
+#[test]
+fn labels_by_zone_are_dropped_at_once_and_set_again_later() {
+    let subset = Some(plan::subsetting::SubsetOptions { from: 6 });
+    let slices = slices::SliceOptions { subset, ..slices::SliceOptions::default() };
+    let mut reconciler = reconciler(ReconcilerSettings { slices, ..ReconcilerSettings::default() }, &[]);
+    let apply = |reconciler: &mut SliceReconciler, kind, object: &Value, now: u64| {
+        reconciler.observe(InformerEvent::Applied(kind, watched(object)), at(now));
+    };
+    for (name, zone) in [("n1", "za"), ("n2", "zb")] {
+        let node = json!({"metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        apply(&mut reconciler, ObjectKind::Node, &node, 1);
+    }
+    let pod_at = |number: u8, ready: &str| {
+        let mut pod = pod(&format!("pod-10.0.0.{number}"), &format!("10.0.0.{number}"));
+        pod["spec"]["nodeName"] = if number % 2 == 1 { "n1" } else { "n2" }.into();
+        pod["status"]["conditions"][0]["status"] = ready.into();
+        pod
+    };
+    (1..=12).for_each(|number| apply(&mut reconciler, ObjectKind::Pod, &pod_at(number, "True"), 1));
+    let mut preferring = service();
+    preferring["spec"]["trafficDistribution"] = "PreferSameZone".into();
+    apply(&mut reconciler, ObjectKind::Service, &preferring, 1);
+    let mut api = StoredByName::default();
+    api.carry_out(&mut reconciler, 2);
+    assert_eq!(api.zones(), ["za", "zb"]);
+    // Four of six in zb are not ready.
+    [2, 4, 6, 8]
+        .iter()
+        .for_each(|number| apply(&mut reconciler, ObjectKind::Pod, &pod_at(*number, "False"), 1_000));
+    api.carry_out(&mut reconciler, 1_001);
+    assert_eq!(api.zones(), [""; 0]);
+    [2, 4, 6, 8]
+        .iter()
+        .for_each(|number| apply(&mut reconciler, ObjectKind::Pod, &pod_at(*number, "True"), 2_000));
+    api.carry_out(&mut reconciler, 2_001);
+    assert!(reconciler.is_idle(), "nothing waits in the queue for five minutes");
+    for now in [60_000, 300_000] {
+        reconciler.tick(at(now));
+        assert_eq!((api.carry_out(&mut reconciler, now), api.zones().len()), (0, 0), "{now}");
+    }
+    reconciler.tick(at(301_002));
+    assert!(api.carry_out(&mut reconciler, 301_003) > 0);
+    assert_eq!(api.zones(), ["za", "zb"]);
+    reconciler.tick(at(900_000));
+    assert_eq!(api.carry_out(&mut reconciler, 900_000), 0, "and nothing more");
+}

@@ -65,6 +65,10 @@ pub struct NodeFlags {
     /// that read them
     #[arg(long)]
     pub ipvs_dummy_interface: bool,
+    /// Watch only the EndpointSlices of this node's zone and those that nodes of all zones need; for controllers with
+    /// --subset-slices
+    #[arg(long)]
+    pub watch_own_zone: bool,
     #[command(flatten)]
     pub accelerator: AcceleratorFlags,
     #[command(flatten)]

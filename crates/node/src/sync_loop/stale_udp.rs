@@ -11,6 +11,7 @@ use model::forward::{FrontendAddress, UdpService};
 use model::{ForwardingTable, Protocol, ServiceKey, Snapshot};
 use plan::forward::{Forwarder, ServiceDelta, stale_udp};
 
+use super::departed::DepartedSlices;
 use crate::sync_schedule::backoff;
 
 /// Most removed frontends that are remembered while deletion fails.
@@ -67,11 +68,12 @@ impl PendingFlows {
         conntrack: &mut dyn ConntrackTable,
         snapshot: &Snapshot,
         forwarder: &Forwarder,
+        departed: &DepartedSlices,
         node_addresses: &[IpAddr],
     ) -> Result<Option<StaleCleanup>, NetlinkError> {
         self.drop_served(forwarder.table());
         let mut services: Vec<UdpService> =
-            self.services.iter().flat_map(|key| forwarder.udp(snapshot, key)).collect();
+            self.services.iter().flat_map(|key| forwarder.udp(snapshot, key, &departed.of(key))).collect();
         if !self.removed.is_empty() {
             services.push(UdpService { frontends: self.removed.clone(), ..UdpService::default() });
         }

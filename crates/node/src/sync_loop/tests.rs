@@ -291,6 +291,67 @@ fn stale_udp_flows_are_deleted_after_a_rebuild() {
     assert_eq!(world.flows(), ["10.1.1.1", "10.1.3.1"]);
 }
 
+/// Conflict 2 of subsetting: a slice whose label changes leaves the view of other zones, and its endpoints live on.
+#[test]
+fn udp_flows_of_a_slice_that_left_the_view_stay_for_a_minute() {
+    let mut world = World::programmed();
+    world.sync_loop.settings.watch_own_zone = true;
+    world.set_zone("za");
+    let mut other = objects(3, 4).1;
+    other["metadata"]["name"] = "s3-zb".into();
+    other["metadata"]["labels"][model::annotation::FOR_ZONE] = "zb".into();
+    world.apply(ObjectKind::Slice, other.clone());
+    world.work();
+    world.assert_endpoints([2, 2, 4]);
+    (1..=4).for_each(|endpoint| world.add_flow(3, endpoint));
+    let gone = InformerEvent::Deleted(ObjectKind::Slice, serde_json::from_value(other.clone()).unwrap());
+    world.sync_loop.observe(gone);
+    world.work();
+    world.assert_endpoints([2, 2, 2]);
+    assert_eq!(world.flows().len(), 4, "no clean-up for a label");
+    // Another change of the Service clears what is known to have gone, and nothing else.
+    world.set(3, 1);
+    world.work();
+    assert_eq!(
+        world.flows(),
+        ["10.1.3.1", "10.1.3.2", "10.1.3.3", "10.1.3.4"],
+        "10.1.3.2 was in that slice, too"
+    );
+    // The reserve says that an endpoint does not serve.
+    let mut reserve = objects(3, 3).1;
+    reserve["endpoints"][2]["conditions"] = json!({"ready": false, "serving": false});
+    world.apply(ObjectKind::Slice, reserve);
+    world.work();
+    assert_eq!(world.flows(), ["10.1.3.1", "10.1.3.2", "10.1.3.4"]);
+    (0..6).for_each(|_| world.work());
+    assert_eq!(world.flows(), ["10.1.3.1", "10.1.3.2"], "no view had it for a minute");
+    // A slice that comes back is not forgotten.
+    world.apply(ObjectKind::Slice, other);
+    world.add_flow(3, 4);
+    (0..7).for_each(|_| world.work());
+    assert_eq!(world.flows(), ["10.1.3.1", "10.1.3.2", "10.1.3.4"]);
+}
+
+#[test]
+fn the_view_follows_the_zone_of_the_node() {
+    let mut world = World::programmed();
+    assert_eq!(world.sync_loop.slice_view(Some(&SliceView::All)), None, "without the flag");
+    world.sync_loop.settings.watch_own_zone = true;
+    let za = SliceView::Zone("za".into());
+    assert_eq!(world.sync_loop.slice_view(None), Some(za.clone()));
+    assert_eq!(world.sync_loop.slice_view(Some(&za)), None);
+    world.set(1, 3);
+    world.work();
+    assert_eq!(world.programmed.borrow().watched_zone, "za");
+    world.set_zone("zb");
+    assert_eq!(world.sync_loop.slice_view(Some(&za)), Some(SliceView::Zone("zb".into())));
+    let mut starting = World::starting_over(world.kernel.clone(), world.conntrack.clone());
+    starting.sync_loop.settings.watch_own_zone = true;
+    assert_eq!(starting.sync_loop.slice_view(None), None, "the Node is not known yet");
+    starting.time.advance(NODE_TIMEOUT);
+    assert_eq!(starting.sync_loop.slice_view(None), Some(SliceView::All));
+}
+
 #[test]
 fn deletion_of_stale_udp_flows_is_retried() {
     let mut world = World::programmed();

@@ -80,6 +80,7 @@ impl SyncLoop {
         {
             self.pending.triggers.push((*family, at));
         }
+        self.departed.remove(&slice.key);
         let now = self.clock.now();
         if let (Some(old), Some(service)) =
             (self.cache.snapshot().slice(&slice.key), self.cache.snapshot().service_of_slice(&slice.key))
@@ -104,7 +105,12 @@ impl SyncLoop {
                 if let Some(service) = self.cache.snapshot().service_of_slice(key) {
                     let (old, now) = (self.cache.snapshot().slice(key), self.clock.now());
                     if let Some(old) = old {
-                        self.traffic.slice_changes(&service, old, None, now);
+                        if self.settings.watch_own_zone {
+                            self.traffic.slice_leaves(&service, old, now);
+                            self.departed.add(service.clone(), old, now);
+                        } else {
+                            self.traffic.slice_changes(&service, old, None, now);
+                        }
                     }
                     self.mark_pending(service, &FAMILIES);
                 }

@@ -143,6 +143,30 @@ fn an_endpoint_that_has_gone_keeps_its_zone_for_a_minute() {
     }
 }
 
+/// Conflict 3 of subsetting: connections to endpoints that the node does not see any more, or never saw.
+#[test]
+fn an_endpoint_out_of_view_keeps_its_zone() {
+    let mut world = world();
+    let now = world.time.clock().now();
+    let key = world.snapshot.slice_keys().next().unwrap().clone();
+    let slice = world.snapshot.slice(&key).unwrap().clone();
+    world.traffic.slice_leaves(&slice.service().unwrap(), &slice, now);
+    world.snapshot.remove_slice(&key);
+    let mut count = |world: &mut World, seconds, endpoint: &str| {
+        world.time.advance(Duration::from_secs(seconds));
+        world.heard.lock().unwrap().bytes = Sums::from([(pair("10.96.0.7:80", endpoint), 10)]);
+        world.count();
+        let value = |locality| world.value("zoneward_service_bytes_total", locality);
+        (value("cross-zone"), value("unknown"))
+    };
+    assert_eq!(count(&mut world, 1800, "10.1.0.3:8080"), (Some(10), None), "after half an hour");
+    assert_eq!(count(&mut world, 1, "10.1.1.9:8080"), (Some(10), Some(10)), "never seen");
+    let cidrs_by_zone = [("zb".to_owned(), vec!["10.1.1.0/24".parse().unwrap()])].into();
+    let zones = PodZones { version: 1, cidrs_by_zone, ..PodZones::default() };
+    world.zones.send_replace(zones.into());
+    assert_eq!(count(&mut world, 1, "10.1.1.9:8080"), (Some(20), Some(10)), "the controller knows it");
+}
+
 #[test]
 fn connections_from_pod_to_pod_are_one_row_at_the_node_of_the_client() {
     let mut world = world();

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::forward::{FrontendAction, FrontendKind, UdpService};
-use model::{Family, ForwardingTable, Frontend, Notice, ServiceKey, Snapshot};
+use model::{Family, ForwardingTable, Frontend, Notice, ServiceKey, Slice, Snapshot};
 
 use super::frontend_conflicts::FrontendConflicts;
 use super::node_config::NodeConfig;
@@ -184,8 +184,9 @@ impl Forwarder {
     }
 
     /// The UDP ports of a Service on this node, to find stale flows. For a deleted Service see [`stale_udp::lost`].
-    pub fn udp(&self, snapshot: &Snapshot, key: &ServiceKey) -> Vec<UdpService> {
-        stale_udp::services(self.table.frontends(key), snapshot.slices(key))
+    /// `departed` are slices that left the node's view a moment ago.
+    pub fn udp(&self, snapshot: &Snapshot, key: &ServiceKey, departed: &[Slice]) -> Vec<UdpService> {
+        stale_udp::services(self.table.frontends(key), snapshot.slices(key), departed)
     }
 }
 

@@ -4,21 +4,23 @@
 //! Service owns, or that this node does not serve, are left alone.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use model::forward::{FrontendHost, UdpService};
 use model::{Frontend, Protocol, Slice};
 
 use super::forwarder::ServiceDelta;
 
-/// The UDP ports of a Service.
-pub fn services(frontends: &[Frontend], slices: &[Slice]) -> Vec<UdpService> {
+/// The UDP ports of a Service. Of `departed` slices, which left the node's view a moment ago, the endpoints that no other
+/// slice lists still count as serving: a label may have changed, and not an endpoint.
+pub fn services(frontends: &[Frontend], slices: &[Slice], departed: &[Slice]) -> Vec<UdpService> {
     let mut services: BTreeMap<(&str, u16), UdpService> = BTreeMap::new();
     for frontend in frontends.iter().filter(|frontend| is_udp(frontend)) {
         let port = &frontend.port;
-        let service = services
-            .entry((port.name.as_str(), port.number))
-            .or_insert_with(|| UdpService { serving: serving(slices, &port.name), ..UdpService::default() });
+        let service = services.entry((port.name.as_str(), port.number)).or_insert_with(|| UdpService {
+            serving: still_serving(slices, departed, &port.name),
+            ..UdpService::default()
+        });
         match frontend.address.host {
             FrontendHost::Address(ip) => {
                 service.frontends.insert(SocketAddr::new(ip, frontend.address.port));
@@ -43,6 +45,16 @@ pub fn lost(delta: &ServiceDelta) -> Option<UdpService> {
 
 fn is_udp(frontend: &Frontend) -> bool {
     frontend.address.protocol == Protocol::Udp
+}
+
+fn still_serving(slices: &[Slice], departed: &[Slice], port: &str) -> BTreeSet<SocketAddr> {
+    let mut found = serving(slices, port);
+    if !departed.is_empty() {
+        let listed: BTreeSet<IpAddr> =
+            slices.iter().flat_map(|slice| &slice.content.endpoints).map(|e| e.addresses.first()).collect();
+        found.extend(serving(departed, port).into_iter().filter(|address| !listed.contains(&address.ip())));
+    }
+    found
 }
 
 /// Semantics D7: all serving endpoints, regardless of policies and topology.

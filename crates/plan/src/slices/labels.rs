@@ -13,6 +13,7 @@ static CONTROLLER_NAME: LazyLock<Name> = LazyLock::new(|| Name::new(annotation::
 static COEXIST_SERVICE_NAME: LazyLock<Name> = LazyLock::new(|| Name::new(annotation::COEXIST_SERVICE_NAME));
 static COEXIST_CONTROLLER_NAME: LazyLock<Name> =
     LazyLock::new(|| Name::new(annotation::COEXIST_CONTROLLER_NAME));
+static FOR_ZONE: LazyLock<Name> = LazyLock::new(|| Name::new(annotation::FOR_ZONE));
 static HEADLESS: LazyLock<Name> = LazyLock::new(|| Name::new(annotation::HEADLESS));
 
 /// The labels of a Service's slices, and whether a slice with `existing` labels has to be written. As upstream, a
@@ -40,6 +41,17 @@ pub(super) fn desired(service: &Service, mode: SliceMode) -> Labels {
         pairs.push((HEADLESS.clone(), Name::default()));
     }
     Labels::from_pairs(pairs)
+}
+
+/// The same labels for a slice of one zone, or of all.
+pub(super) fn for_zone(labels: &Labels, zone: Option<&Name>) -> Labels {
+    match zone {
+        None => labels.clone(),
+        Some(zone) => {
+            let own = (FOR_ZONE.clone(), zone.clone());
+            Labels::from_pairs(labels.iter().cloned().chain([own]).collect())
+        }
+    }
 }
 
 /// Whether two label sets differ in labels that are not reserved.
@@ -76,7 +88,8 @@ pub(super) fn repair(plan: &mut SlicePlan, input: &SliceInput<'_>, mode: SliceMo
     let wrong: Vec<ObjectKey> = wrong;
     let labels = desired(input.service, mode);
     for slice in wrong.iter().filter_map(find) {
-        let content = SliceContent { labels: labels.clone(), ..slice.content.clone() };
+        let labels = for_zone(&labels, slice.for_zone());
+        let content = SliceContent { labels, ..slice.content.clone() };
         plan.updates.push((slice.key.clone(), content));
     }
 }

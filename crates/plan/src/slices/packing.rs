@@ -10,36 +10,74 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{AddressType, Endpoint, Family, Labels, Name, Slice, SliceContent, SlicePort};
+use model::{AddressType, Endpoint, Family, Labels, Name, Slice, SliceContent, SlicePort, annotation};
 
 use super::Packing;
-use super::labels::differ_in_own_labels;
+use super::labels::{differ_in_own_labels, for_zone};
 use super::pod_change::endpoints_equal;
 use super::port_groups::DesiredGroup;
+use super::zone_groups::ZoneGroups;
 
 /// Parameters of all slices of one IP family.
+#[derive(Clone, Copy)]
 pub(super) struct Limits<'l> {
     pub(super) family: Family,
     pub(super) labels: &'l Labels,
     /// Maximum endpoints per slice, at least 1.
     pub(super) max: usize,
+    /// Whether endpoints that are in no slice of their group go to new slices only.
+    pub(super) new_slices_only: bool,
+}
+
+impl Limits<'_> {
+    /// Whether the labels of a stored slice are a reason to write it.
+    fn labels_differ(&self, slice: &Slice) -> bool {
+        differ_in_own_labels(self.labels, &slice.content.labels)
+            || self.labels.value(annotation::FOR_ZONE) != slice.for_zone()
+    }
 }
 
 /// Packs the endpoints of one IP family into slices; `owned` are the stored slices of that family, by name.
 pub(super) fn pack<'a>(groups: Vec<DesiredGroup>, owned: &[&'a Slice], limits: &Limits<'_>) -> Packing<'a> {
     let index = groups.iter().enumerate().map(|(i, group)| (sorted(&group.ports).into_owned(), i));
     let group_by_ports: BTreeMap<Vec<SlicePort>, usize> = index.collect();
+    pack_into(groups, owned, limits, |slice| group_by_ports.get(&*sorted(&slice.content.ports)).copied())
+}
+
+/// The same by zone.
+pub(super) fn pack_by_zone<'a>(
+    zones: ZoneGroups,
+    owned: &[&'a Slice],
+    family: Family,
+    labels: &Labels,
+    max: usize,
+) -> Packing<'a> {
+    let ZoneGroups { groups, homes, is_switch } = zones;
+    let index = groups.iter().enumerate().map(|(i, group)| (group.zone.clone(), i));
+    let group_by_zone: BTreeMap<Option<Name>, usize> = index.collect();
+    let limits = Limits { family, labels, max, new_slices_only: is_switch };
+    pack_into(groups, owned, &limits, |slice| group_by_zone.get(homes.get(&slice.key.name)?).copied())
+}
+
+fn pack_into<'a>(
+    groups: Vec<DesiredGroup>,
+    owned: &[&'a Slice],
+    limits: &Limits<'_>,
+    group_of: impl Fn(&Slice) -> Option<usize>,
+) -> Packing<'a> {
     let mut stored_by_group: Vec<Vec<&'a Slice>> = vec![Vec::new(); groups.len()];
     let mut packing = Packing::default();
     let mut unwanted: Vec<&'a Slice> = Vec::new();
     for slice in owned {
-        match group_by_ports.get(&*sorted(&slice.content.ports)) {
-            Some(group) => stored_by_group[*group].push(slice),
+        match group_of(slice) {
+            Some(group) => stored_by_group[group].push(slice),
             None => unwanted.push(slice),
         }
     }
     for (group, stored) in groups.into_iter().zip(stored_by_group) {
-        pack_group(group, &stored, limits, &mut packing, &mut unwanted);
+        let labels = for_zone(limits.labels, group.zone.as_ref());
+        let limits = Limits { labels: &labels, ..*limits };
+        pack_group(group, &stored, &limits, &mut packing, &mut unwanted);
     }
     if packing.creates.is_empty() && packing.updates.is_empty() && packing.unchanged.is_empty() {
         keep_placeholder(&mut packing, &mut unwanted, limits);
@@ -108,15 +146,18 @@ fn pack_group<'a>(
     for (slice, kept) in stored.iter().zip(kept) {
         if kept.changed && kept.indexes.is_empty() {
             unwanted.push(slice);
-        } else if kept.changed || differ_in_own_labels(limits.labels, &slice.content.labels) {
+        } else if kept.changed || limits.labels_differ(slice) {
             updates.push(changed_slice(slice, limits, desired.take(&kept)));
         } else {
             unchanged.push(*slice);
         }
     }
-    fill_fullest_first(&mut desired, &mut updates, limits.max);
+    if !limits.new_slices_only {
+        fill_fullest_first(&mut desired, &mut updates, limits.max);
+    }
     while desired.remaining > 0 {
-        if let Some(at) = closest_to_full(&unchanged, desired.remaining, limits.max) {
+        let room = closest_to_full(&unchanged, desired.remaining, limits.max);
+        if let Some(at) = room.filter(|_| !limits.new_slices_only) {
             let slice = unchanged.remove(at);
             let mut update = changed_slice(slice, limits, slice.content.endpoints.clone());
             desired.fill(&mut update.1.endpoints, limits.max);

@@ -28,6 +28,8 @@ struct Candidate<'a> {
 /// The endpoints of one port group and IP family.
 pub(super) struct DesiredGroup {
     pub(super) ports: Arc<[SlicePort]>,
+    /// The zone whose nodes alone need it; `None`: all.
+    pub(super) zone: Option<Name>,
     /// Not empty.
     pub(super) endpoints: Vec<Endpoint>,
 }
@@ -64,7 +66,7 @@ impl Candidates<'_> {
         let groups = self.groups.list.iter().zip(endpoints);
         groups
             .filter(|(_, endpoints)| !endpoints.is_empty())
-            .map(|(group, endpoints)| DesiredGroup { ports: group.ports.clone(), endpoints })
+            .map(|(group, endpoints)| DesiredGroup { ports: group.ports.clone(), zone: None, endpoints })
             .collect()
     }
 

@@ -10,6 +10,7 @@ use model::{Endpoint, Family, ObjectKey, Service, ServiceKey, Slice, SliceConten
 use plan::hints::{ClusterTopology, HintConfig, Hysteresis, Mechanism};
 use plan::planner::{Planner, ServiceInput};
 use plan::slices::{self, SlicePlan, TriggerTimes, endpoints_equal};
+use plan::subsetting::SliceView;
 
 use super::simulated_cluster::{SimulatedCluster, Tick};
 use super::{InitialCluster, Millis};
@@ -56,6 +57,10 @@ struct ServiceState {
     slices: Vec<Slice>,
     trigger: TriggerTimes,
     hysteresis: BTreeMap<Family, (Hysteresis, bool)>,
+    /// When labels by zone were set or dropped.
+    switched: Option<Millis>,
+    /// When to plan again, because that is too recent.
+    retry_at: Option<Millis>,
 }
 
 pub(super) struct SimulatedController<'s> {
@@ -79,7 +84,14 @@ impl<'s> SimulatedController<'s> {
             let service = with_mechanism(service, mechanism);
             (
                 service.key.clone(),
-                ServiceState { service, slices, trigger: TriggerTimes::default(), hysteresis },
+                ServiceState {
+                    service,
+                    slices,
+                    trigger: TriggerTimes::default(),
+                    hysteresis,
+                    switched: None,
+                    retry_at: None,
+                },
             )
         };
         let services: BTreeMap<ServiceKey, ServiceState> = start.services.iter().map(state).collect();
@@ -97,7 +109,7 @@ impl<'s> SimulatedController<'s> {
         let planner = Planner {
             topology: ClusterTopology::from_nodes(&start.nodes),
             hints: HintConfig::default(),
-            slices: slices::SliceOptions::default(),
+            slices: slices::SliceOptions { subset: start.subset, ..slices::SliceOptions::default() },
             drains: None,
         };
         Self { start, planner, services, churn, now: ChurnSample::default(), slices, named: 0 }
@@ -118,6 +130,12 @@ impl<'s> SimulatedController<'s> {
             cluster.services().for_each(|key| self.sync(cluster, key, tick.at));
         } else {
             tick.services.iter().for_each(|key| self.sync(cluster, key, tick.at));
+            let is_due = |state: &ServiceState| state.retry_at.is_some_and(|at| at <= tick.at);
+            let due =
+                self.services.iter().filter(|(key, state)| is_due(state) && !tick.services.contains(*key));
+            for key in due.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+                self.sync(cluster, &key, tick.at);
+            }
         }
         let sample = std::mem::take(&mut self.now);
         if sample.slices_written > 0 {
@@ -143,6 +161,7 @@ impl<'s> SimulatedController<'s> {
         let input = ServiceInput {
             slices: slices::SliceInput { service, pods: &pods, nodes, slices, trigger },
             namespace_default: namespace.and_then(|n| n.default_traffic_distribution.as_ref()),
+            since_switch: state.switched.map(|switched| at.since(switched)),
         };
         let known = |family| {
             state.hysteresis.get(&family).map(|(hysteresis, _)| hysteresis.clone()).unwrap_or_default()
@@ -153,11 +172,16 @@ impl<'s> SimulatedController<'s> {
             let before = state.hysteresis.insert(outcome.family, (outcome.hysteresis, now));
             self.churn.switches += u64::from(before.is_some_and(|(_, was)| was != now));
         }
-        self.write(key, plan, at, cluster.watchers());
+        if plan.subset.switched {
+            state.switched = Some(at);
+        }
+        state.retry_at = plan.subset.retry_after.map(|wait| at.later(wait));
+        let watchers = cluster.watchers(self.start.subset.is_some());
+        self.write(key, plan, at, &watchers);
     }
 
     /// Counts and applies the writes of a plan.
-    fn write(&mut self, key: &ServiceKey, plan: SlicePlan, at: Millis, watchers: u64) {
+    fn write(&mut self, key: &ServiceKey, plan: SlicePlan, at: Millis, watchers: &BTreeMap<SliceView, u64>) {
         let Some(state) = self.services.get_mut(key) else { return };
         let written = (plan.creates.len() + plan.updates.len() + plan.deletes.len()) as u64;
         if written > 0 {
@@ -173,11 +197,12 @@ impl<'s> SimulatedController<'s> {
         for gone in &plan.deletes {
             if let Some(place) = state.slices.iter().position(|slice| slice.key == *gone) {
                 let slice = state.slices.remove(place);
-                bytes += event_size(&state.service, &slice.key, &slice.content);
+                bytes += watch_bytes(&state.service, &slice.key, [Some(&slice.content), None], watchers);
             }
         }
         for (name, content) in plan.updates {
-            bytes += event_size(&state.service, &name, &content);
+            let before = state.slices.iter().find(|slice| slice.key == name).map(|slice| &slice.content);
+            bytes += watch_bytes(&state.service, &name, [before, Some(&content)], watchers);
             if let Some(slice) = state.slices.iter_mut().find(|slice| slice.key == name) {
                 slice.content = content;
             }
@@ -186,11 +211,11 @@ impl<'s> SimulatedController<'s> {
         for content in plan.creates {
             self.named += 1;
             let slice = stored(&state.service, self.named, content);
-            bytes += event_size(&state.service, &slice.key, &slice.content);
+            bytes += watch_bytes(&state.service, &slice.key, [None, Some(&slice.content)], watchers);
             state.slices.push(slice);
         }
         state.trigger = plan.trigger;
-        self.now.watch_bytes += bytes * watchers;
+        self.now.watch_bytes += bytes;
     }
 }
 
@@ -208,6 +233,26 @@ impl ChurnSample {
 fn stored(service: &Service, number: u64, content: SliceContent) -> Slice {
     let name = format!("{}-{number:05x}", service.key.name);
     Slice { annotated: true, ..Slice::owned_by(service, &name, content) }
+}
+
+/// The bytes of one write to all watchers. Whose view has the slice gets it, whose view had it gets its last state.
+fn watch_bytes(
+    service: &Service,
+    key: &ObjectKey,
+    [before, after]: [Option<&SliceContent>; 2],
+    watchers: &BTreeMap<SliceView, u64>,
+) -> u64 {
+    let sizes = [after, before].map(|content| content.map(|content| event_size(service, key, content)));
+    let of_view = |(view, count): (&SliceView, &u64)| {
+        let seen = |content: Option<&SliceContent>| content.is_some_and(|content| view.sees(content));
+        let size = match (seen(after), seen(before)) {
+            (true, _) => sizes[0],
+            (false, true) => sizes[1],
+            (false, false) => None,
+        };
+        size.unwrap_or(0) * count
+    };
+    watchers.iter().map(of_view).sum()
 }
 
 /// The bytes of one watch event, as JSON with what an API server adds to the metadata.

@@ -7,6 +7,8 @@ use model::{Addresses, Family, Name, Node, Pod, Service, ServiceKey, Timestamp, 
 
 use super::workload::{Replica, Workload, workloads};
 use super::{ClusterChange, InitialCluster, Millis, PodTimings, ReplayEvent};
+use plan::feature_gates::FeatureGates;
+use plan::subsetting::SliceView;
 use plan::what_if::spare_address;
 
 /// A queued transition.
@@ -84,9 +86,14 @@ impl<'s> SimulatedCluster<'s> {
         &self.nodes
     }
 
-    /// Number of nodes that watch slices.
-    pub fn watchers(&self) -> u64 {
-        self.nodes.values().filter(|node| node.ready).count() as u64
+    /// Number of nodes that watch slices, by what they receive.
+    pub fn watchers(&self, watch_own_zone: bool) -> BTreeMap<SliceView, u64> {
+        let mut watchers = BTreeMap::new();
+        for node in self.nodes.values().filter(|node| node.ready) {
+            let view = SliceView::of(watch_own_zone, node.zone.as_deref(), FeatureGates::default());
+            *watchers.entry(view).or_default() += 1;
+        }
+        watchers
     }
 
     pub fn services(&self) -> impl Iterator<Item = &'s ServiceKey> + '_ {

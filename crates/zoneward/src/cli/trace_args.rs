@@ -103,6 +103,9 @@ pub struct TraceSelect {
     /// Node to evaluate
     #[arg(long, value_name = "NAME")]
     pub node: String,
+    /// Only the EndpointSlices that a node with --watch-own-zone receives
+    #[arg(long)]
+    pub watch_own_zone: bool,
     /// KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) to take feature gates from
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -56,6 +56,9 @@ pub struct Join {
     /// KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) of the node proxy
     #[arg(long, value_name = "FILE", conflicts_with = "no_node")]
     pub node_config: Option<PathBuf>,
+    /// Let the node proxy watch only the EndpointSlices that its zone needs; for `up --subset-slices`
+    #[arg(long, conflicts_with = "no_node")]
+    pub watch_own_zone: bool,
     /// Do not run a node proxy: only register the Node and keep its credential
     #[arg(long)]
     pub no_node: bool,
@@ -161,6 +164,7 @@ fn node_proxy(args: &Join, kubeconfig: &Path, credential: &NodeCredential) -> Re
     words.extend(["--snapshot".into(), kubeconfig.with_file_name("snapshot.json").into()]);
     words.extend(args.dns.words());
     words.extend(["--logging-format", args.log.logging_format.as_str()].map(OsString::from));
+    words.extend(args.watch_own_zone.then(|| "--watch-own-zone".into()));
     match &args.node_config {
         Some(config) => words.extend(["--config".into(), config.into()]),
         None => words.extend(["--proxy-mode", "nftables", "--nodeport-addresses", "all"].map(OsString::from)),

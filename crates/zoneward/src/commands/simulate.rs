@@ -131,6 +131,8 @@ pub struct SimulateReplay {
     /// Time from the loss of a node to the eviction of its pods
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_or_seconds)]
     pub eviction: Duration,
+    #[command(flatten)]
+    pub subset: crate::cli::SubsetArgs,
     /// Output format
     #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "table")]
     pub format: ReportFormat,

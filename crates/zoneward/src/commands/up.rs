@@ -336,6 +336,7 @@ fn node_proxy(args: &cli::Up) -> Result<ChildProgram> {
     let socket = args.data_dir.join("api.sock");
     let mut words: Vec<OsString> = vec!["node".into(), "--api-socket".into(), socket.into()];
     words.extend(["--logging-format", args.log.logging_format.as_str()].map(OsString::from));
+    words.extend(args.watch_own_zone.then(|| "--watch-own-zone".into()));
     match &args.node_config {
         Some(config) => words.extend(["--config".into(), config.into()]),
         // An explicit mode avoids a warning. NodePorts are served on all addresses, as without a mode.

@@ -12,7 +12,7 @@ use super::place::{From, Place, VIPS};
 use super::traffic::meanwhile;
 use super::world::{Proxy, service};
 
-const ZONES: [&str; 3] = ["za", "zb", "zc"];
+pub(crate) const ZONES: [&str; 3] = ["za", "zb", "zc"];
 const SAME_ZONE: &str = "endpointslice.kubernetes.io/same-zone";
 
 /// A node in each zone; this machine can be any of them.
@@ -27,7 +27,7 @@ fn put_nodes(place: &Place) {
     place.world.remove("Node", "", "n1");
 }
 
-fn pod(index: u8, zone: &str) -> Value {
+pub(crate) fn pod(index: u8, zone: &str) -> Value {
     let name = format!("web-{index}");
     let ips = [false, true].map(|v6| json!({"ip": endpoint(v6, index)}));
     json!({"apiVersion": "v1", "kind": "Pod",
@@ -38,7 +38,7 @@ fn pod(index: u8, zone: &str) -> Value {
 }
 
 /// The Service, with a traffic distribution or an annotation.
-fn put_service(place: &Place, field: Option<&str>, same_zone: Option<&str>) {
+pub(crate) fn put_service(place: &Place, field: Option<&str>, same_zone: Option<&str>) {
     let mut web = service("web", &VIPS);
     web["metadata"]["uid"] = "web".into();
     web["spec"]["selector"] = json!({"app": "web"});
@@ -102,9 +102,15 @@ fn from_zone(place: &Place, zone: &str, pods: &[u8]) {
     VIPS.iter().for_each(|vip| place.goes(From::Outside, (vip, 80), pods, Masqueraded));
 }
 
-fn cluster(name: &str) -> (Place, Proxy) {
+/// A place that can be a node of any zone, without a controller.
+pub(crate) fn nodes_of_zones(name: &str) -> Place {
     let place = Place::new(name);
     put_nodes(&place);
+    place
+}
+
+fn cluster(name: &str) -> (Place, Proxy) {
+    let place = nodes_of_zones(name);
     let controller =
         place.world.part(&["controller", "--bind-address", "127.0.0.1:0", "--leader-elect=false"]);
     (place, controller)

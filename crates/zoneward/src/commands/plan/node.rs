@@ -26,6 +26,7 @@ use output::{count, notices_text, notices_value, print_text, print_value};
 pub fn run(args: &PlanNode) -> Result<bool> {
     let choice = NodeChoice::new(&args.node, args.live)?;
     let mut loaded = LoadedObjects::read(&choice.input(&args.input))?;
+    choice.apply_view(&mut loaded);
     let mut node = NodeWorld::new(&choice, &loaded)?;
     if node.table.node.mode == ForwardingMode::Iptables {
         return run_iptables(args, &choice, loaded, node);
@@ -48,7 +49,7 @@ pub fn run(args: &PlanNode) -> Result<bool> {
     } else if args.with.is_empty() {
         (Ruleset::default(), program)
     } else {
-        add(args, &mut loaded)?;
+        add(args, &choice, &mut loaded)?;
         node = NodeWorld::new(&choice, &loaded)?;
         let planned = Planned::new(&choice, &node)?;
         let after = Renderer::start(&planned.rules);
@@ -89,7 +90,7 @@ fn run_iptables(
     let mut old = if args.live { iptables::live()? } else { iptables::ChainRules::new() };
     if !args.with.is_empty() && !args.live {
         old = iptables::rendered(&node.table)?;
-        add(args, &mut loaded)?;
+        add(args, choice, &mut loaded)?;
         node = NodeWorld::new(choice, &loaded)?;
     }
     let now = iptables::changes(&old, &iptables::rendered(&node.table)?);
@@ -122,7 +123,7 @@ fn run_kernelspace(
     let mut old = HcnListing::default();
     if !args.with.is_empty() {
         old = HcnListing::of(&rendered(&node));
-        add(args, &mut loaded)?;
+        add(args, choice, &mut loaded)?;
         node = NodeWorld::new(choice, &loaded)?;
     }
     let new = rendered(&node);
@@ -176,14 +177,16 @@ impl Planned {
 }
 
 /// Adds the objects of `--with`.
-fn add(args: &PlanNode, loaded: &mut LoadedObjects) -> Result<()> {
+fn add(args: &PlanNode, choice: &NodeChoice, loaded: &mut LoadedObjects) -> Result<()> {
     let input = InputArgs {
         files: args.with.clone(),
         recursive: args.input.recursive,
         namespace: args.input.namespace.clone(),
         ..InputArgs::default()
     };
-    loaded.add(&input)
+    loaded.add(&input)?;
+    choice.apply_view(loaded);
+    Ok(())
 }
 
 /// The rules in the kernel of this machine.

@@ -23,7 +23,8 @@ use output::{
 };
 
 pub(super) fn run(args: &SimulateReplay) -> Result<bool> {
-    let (start, mut notices, readable) = initial_cluster(args)?;
+    let (mut start, mut notices, readable) = initial_cluster(args)?;
+    start.subset = args.subset.options();
     let sequence = sequence(args, &start, &mut notices)?;
     if sequence.is_empty() {
         bail!("no events to replay{}", notices_text(&notices).trim_end());

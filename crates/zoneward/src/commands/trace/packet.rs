@@ -43,6 +43,7 @@ pub fn run(args: &TracePacket) -> Result<bool> {
     let packets = packets(args)?;
     let choice = NodeChoice::new(&args.node, args.live)?;
     let mut loaded = LoadedObjects::read(&choice.input(&args.input))?;
+    choice.apply_view(&mut loaded);
     let mut node = NodeWorld::new(&choice, &loaded)?;
     loaded.notices.append(&mut node.notices);
     let scheduler = choice.ipvs_scheduler().parse().context("ipvs.scheduler")?;

@@ -20,10 +20,11 @@ pub fn run(args: &TraceSelect) -> Result<bool> {
     if loaded.node(&args.node)?.is_none() {
         loaded.notices.push(unknown_node(&args.node));
     }
-    let zone = loaded.snapshot.node(&args.node).and_then(|node| node.zone.as_deref());
     let mut remarks = Vec::new();
     let settings =
         offline::settings(args.config.as_deref(), args.feature_gates.as_ref(), None, &mut remarks)?;
+    offline::apply_view(args.watch_own_zone, &args.node, settings.gates.select, &mut loaded);
+    let zone = loaded.snapshot.node(&args.node).and_then(|node| node.zone.as_deref());
     let view = NodeView { name: &args.node, zone, gates: settings.gates.select };
     let mut report = SelectionReport { rows: Vec::new(), text: String::new(), notices: Vec::new() };
     let services = loaded.snapshot.services().filter(|(service, _)| is_wanted(service, args));
