@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use plan::join::{self, JoinToken, NodeIdentity, StoredToken};
+use plan::join::{self, JoinToken, NodeIdentity, ProxyUser, StoredToken};
 use plan::rbac::UserInfo;
 use plan::service_account::{LiveObject, TokenConfig, TokenPlan, check_claims};
 use rcgen::PublicKeyData;
@@ -203,9 +203,19 @@ impl Authenticator {
         self.sign_claims(&plan.claims(&self.config.issuer, id, now))
     }
 
-    /// Signs the credential of a node.
-    pub(crate) fn sign_node(&self, node: &NodeIdentity, id: &str, now: i64) -> io::Result<String> {
-        self.sign_claims(&node.claims(&self.config.issuer, &self.config.api_audiences, id, now))
+    /// Signs the credential of a node, or that of an L7 proxy of it.
+    pub(crate) fn sign_node(
+        &self,
+        node: &NodeIdentity,
+        proxy: Option<&ProxyUser>,
+        id: &str,
+        now: i64,
+    ) -> io::Result<String> {
+        let TokenConfig { issuer, api_audiences, .. } = &self.config;
+        self.sign_claims(&match proxy {
+            Some(proxy) => node.proxy_claims(proxy, issuer, api_audiences, id, now),
+            None => node.claims(issuer, api_audiences, id, now),
+        })
     }
 
     fn sign_claims(&self, claims: &Value) -> io::Result<String> {

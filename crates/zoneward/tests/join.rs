@@ -14,6 +14,8 @@ mod namespace;
 #[path = "../../dataplane/tests/packetflow/net.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod net;
+#[path = "join/proxies.rs"]
+mod proxies;
 #[path = "join/refused.rs"]
 mod refused;
 #[path = "../../dataplane/tests/kernel/runner.rs"]
@@ -35,6 +37,7 @@ const TESTS: &[runner::Test] = &[
         "joined_machine_checks_its_processes_and_serves_names",
         joined::joined_machine_checks_its_processes_and_serves_names,
     ),
+    ("joined_machine_runs_gateways_and_sidecars", proxies::joined_machine_runs_gateways_and_sidecars),
     ("wrong_used_and_expired_tokens_are_refused", refused::wrong_used_and_expired_tokens_are_refused),
     ("another_authority_is_refused", refused::another_authority_is_refused),
 ];
