@@ -323,6 +323,7 @@ mod tests {
             configuration,
             node_port_range: NodePortRange::default(),
             connection: None,
+            objects: Default::default(),
         }
     }
 

@@ -20,6 +20,8 @@ mod proxies;
 mod refused;
 #[path = "../../dataplane/tests/kernel/runner.rs"]
 mod runner;
+#[path = "join/without_api.rs"]
+mod without_api;
 
 use std::process::ExitCode;
 
@@ -38,6 +40,7 @@ const TESTS: &[runner::Test] = &[
         joined::joined_machine_checks_its_processes_and_serves_names,
     ),
     ("joined_machine_runs_gateways_and_sidecars", proxies::joined_machine_runs_gateways_and_sidecars),
+    ("joined_machine_says_how_old_its_objects_are", without_api::joined_machine_says_how_old_its_objects_are),
     ("wrong_used_and_expired_tokens_are_refused", refused::wrong_used_and_expired_tokens_are_refused),
     ("another_authority_is_refused", refused::another_authority_is_refused),
 ];

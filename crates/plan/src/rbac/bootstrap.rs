@@ -404,6 +404,9 @@ fn joined_node() -> Vec<Value> {
         rule(&["create", "get", "patch", "update"], &["coordination.k8s.io"], &["leases"]),
         events(),
         urls(&["post"], &["/ledger"]),
+        // Who reads its metrics off loopback.
+        rule(CREATE, &["authentication.k8s.io"], &["tokenreviews"]),
+        rule(CREATE, &["authorization.k8s.io"], &["subjectaccessreviews"]),
     ]
 }
 

@@ -176,6 +176,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
             client: client.clone(),
             node: cluster::hostname(),
             zone: args.zone.clone(),
+            snapshot: None,
             clock: clock.clone(),
             random: random.split(),
         };

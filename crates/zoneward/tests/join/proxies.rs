@@ -128,7 +128,7 @@ pub fn joined_machine_runs_gateways_and_sidecars() {
     let allowed = [&server[..], &["--gateways", "--sidecars"]].concat();
     let (for_second, for_third) = (first.token("box-2", &allowed), first.token("box-3", &server));
     let taken = second.within(|| TcpListener::bind("10.0.0.2:8088").unwrap());
-    let metrics = ["--metrics-bind-address=127.0.0.1:10270", "--mesh-metrics-bind-address=127.0.0.1:10280"];
+    let metrics = ["--metrics-bind-address=10.0.0.2:10270", "--mesh-metrics-bind-address=127.0.0.1:10280"];
     let proxies = ["--gateways", "--gateway-address=10.0.0.2", "--sidecar", "frontend:8181=web:80"];
     let joined = join(&second, &for_second, &[&["--zone", "zone-2"], &proxies[..], &metrics[..]].concat());
     // Its token does not allow what it asks for.
@@ -162,11 +162,14 @@ pub fn joined_machine_runs_gateways_and_sidecars() {
     serve_http(&second, 8081);
     let words = ["expose", "web", "--port", "80", "--to", "10.0.0.2:8081", "--kubeconfig", &kubeconfig];
     second.run_json(&[&words[..], &["--check", "http:/", "--check-interval", "1s"]].concat());
+    let admin = std::fs::read_to_string(first.data.join("pki/admin.token")).unwrap();
+    let token = format!("authorization: Bearer {}", admin.trim());
     until("metrics of checks", || {
-        let text = curl(&second, &["http://127.0.0.1:10270/metrics"]);
+        let text = curl(&first, &["-H", &token, "https://10.0.0.2:10270/metrics"]);
         text.lines().any(|line| line.starts_with("zoneward_health_checks_total{") && !line.ends_with(" 0"))
     });
-    assert!(curl(&second, &["http://127.0.0.1:10270/readyz"]).ends_with(" 200"));
+    assert!(curl(&first, &["https://10.0.0.2:10270/metrics"]).ends_with(" 401"), "without a token");
+    assert!(curl(&first, &["https://10.0.0.2:10270/readyz"]).ends_with(" 200"));
     assert!(curl(&second, &["http://127.0.0.1:10280/readyz"]).ends_with(" 200"), "the sidecar");
 
     // Rights and credentials of its proxies end with the Node.
