@@ -116,6 +116,14 @@ pub fn is_api_unreachable() -> bool {
     OPEN.load(Ordering::Relaxed) > 0 && change(|tracker| tracker.open.contains_key(&Subject::Api))
 }
 
+/// For how long the API has been unreachable; `None` if it answers.
+pub fn unreachable_for() -> Option<Duration> {
+    if OPEN.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    change(|tracker| tracker.open.get(&Subject::Api).map(|open| tracker.clock.since(open.since)))
+}
+
 /// The API rejected a request of this kind, as `watch Service`, which is sent again.
 pub fn request_failed(request: &str, error: &str) {
     let subject = Subject::Request(request.to_owned());

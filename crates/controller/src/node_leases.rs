@@ -7,8 +7,8 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use model::{Name, ServiceKey, Snapshot, annotation};
 use plan::hints::NodeAcks;
-use plan::status::NodeReportState;
 use plan::status::convergence::DurationCounts;
+use plan::status::{NodeReportState, PastOutage};
 use plan::subsetting::SliceView;
 use plan::work_queue::MonotonicTime;
 
@@ -27,6 +27,7 @@ struct NodeReport {
     delays: DurationCounts,
     repairs: Option<u64>,
     lost_events: Option<u64>,
+    last_outage: Option<PastOutage>,
     /// `spec.renewTime`, and when it was first seen: clocks of nodes may differ.
     renew_time: Option<jiff::Timestamp>,
     renewed: MonotonicTime,
@@ -65,6 +66,7 @@ impl NodeLeases {
             delays: value(annotation::CONVERGENCE).and_then(|text| text.parse().ok()).unwrap_or_default(),
             repairs: number(annotation::REPAIRS),
             lost_events: number(annotation::LOST_EVENTS),
+            last_outage: value(annotation::LAST_OUTAGE).and_then(|text| text.parse().ok()),
             renew_time,
             renewed: known.map_or(now, |known| known.renewed),
         };
@@ -128,6 +130,7 @@ impl NodeLeases {
                 failed: report.failed.iter().map(ToString::to_string).collect(),
                 repairs: report.repairs,
                 lost_events: report.lost_events,
+                last_outage: report.last_outage.clone(),
             })
         };
         self.reports.iter().filter_map(state).collect()

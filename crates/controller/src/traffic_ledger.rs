@@ -12,6 +12,7 @@ use cluster::ledger_client;
 use http::StatusCode;
 use model::{Name, Node, ObjectKey, Snapshot};
 use plan::gateway_api::{EnvoyPortReport, UnboundPort, UnboundPorts};
+use plan::join::ProxyUser;
 use plan::ledger::{
     PodZones, PriceTable, ReportedProxy, TrafficCost, TrafficLedger, TrafficReply, TrafficReport,
     TrafficSums, proxy_addresses,
@@ -307,7 +308,9 @@ impl SharedLedger {
                 }
             }
             state.accepted += 1;
-            if let Some(name) = report.reporter.strip_prefix("proxy/")
+            // On a joined machine a proxy is on the host network, where addresses tell nothing.
+            let is_joined = post.user.as_ref().is_some_and(|user| ProxyUser::of_name(&user.name).is_some());
+            if let Some(name) = report.reporter.strip_prefix("proxy/").filter(|_| !is_joined)
                 && (state.proxies.len() < MAX_PROXIES || state.proxies.contains_key(&report.reporter))
             {
                 // The token is of this pod: that was checked.
@@ -431,9 +434,17 @@ fn not_leading() -> AdminPage {
 }
 
 /// A node reports for itself: the token of a pod names its node, and that of a kubelet is the node's own. A proxy reports
-/// for its pod.
+/// for its pod, and on a joined machine under its own name.
 fn check_reporter(reporter: &str, user: &ReviewedUser) -> Result<(), String> {
     let ReviewedUser { name, node, .. } = user;
+    // A proxy of a joined machine: its credential names the node.
+    if let (Some(proxy), Some(node)) = (ProxyUser::of_name(name), node) {
+        let own = proxy.reporter(Some(node));
+        return match own == reporter {
+            true => Ok(()),
+            false => Err(format!("the token of User {name:?} is of {own}, and the report of {reporter:?}")),
+        };
+    }
     if let Some(reported) = reporter.strip_prefix("node/") {
         let node = node.as_deref().or_else(|| name.strip_prefix("system:node:"));
         return match node {

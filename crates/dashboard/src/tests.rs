@@ -60,6 +60,7 @@ fn node(number: usize) -> NodeStatus {
         failed_services: if number == 1 { vec!["shop/cart".to_owned()] } else { Vec::new() },
         repairs: Some(0),
         lost_events: None,
+        last_outage: None,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::debian::UnpackedPackage;
 use crate::source_date::SourceDate;
 
 /// The units of systemd, each with a file of flags.
-pub const UNITS: [&str; 3] = ["zoneward-up", "zoneward-node", "zoneward-controller"];
+pub const UNITS: [&str; 4] = ["zoneward-up", "zoneward-join", "zoneward-node", "zoneward-controller"];
 
 /// The contents of the packages of one architecture.
 #[derive(Debug, Clone)]

@@ -91,6 +91,9 @@ pub const CONVERGENCE: &str = "zoneward.dev/convergence";
 pub const REPAIRS: &str = "zoneward.dev/repairs";
 /// On a node's Lease: overflows of conntrack events.
 pub const LOST_EVENTS: &str = "zoneward.dev/lost-events";
+/// On a node's Lease: the last time that it served without the API, as the age of its objects in seconds, the end of the
+/// outage in seconds since 1970, and `file` or `memory`.
+pub const LAST_OUTAGE: &str = "zoneward.dev/last-outage";
 /// On the leader's Lease: the address of its status listener; on a node's Lease, of its metrics server.
 pub const STATUS_ADDRESS: &str = "zoneward.dev/status-address";
 /// On the leader's Lease: where nodes report their traffic, `https://HOST:PORT#sha256:HEX` with the digest of the

@@ -19,6 +19,7 @@ mod wire;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -130,6 +131,8 @@ pub struct DnsContext {
     pub node: String,
     /// Zone of this machine, where its Node has none or does not exist.
     pub zone: Option<String>,
+    /// File of the objects, for a start while the API is away.
+    pub snapshot: Option<PathBuf>,
     pub clock: Clock,
     pub random: Random,
 }
@@ -171,8 +174,14 @@ impl DnsServer {
         let table = Arc::new(RwLock::new(DnsTable::new(flags.cluster_domain.clone(), address.ip(), asking)));
         let forwarder = Forwarder::new(upstreams);
         let service = Arc::new(DnsService::new(table.clone(), forwarder, metrics, context.clock.clone()));
-        let watching =
-            table::keep(table.clone(), context.client, context.random, context.clock, stop.clone());
+        let watching = table::keep(
+            table.clone(),
+            context.client,
+            context.random,
+            context.clock,
+            context.snapshot,
+            stop.clone(),
+        );
         let ((), (), (), ()) = tokio::join!(
             watching,
             server::serve_udp(udp, service.clone(), stop.clone()),

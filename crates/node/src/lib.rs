@@ -21,6 +21,7 @@ pub mod localhost_node_ports;
 pub mod metrics;
 pub mod node_events;
 pub mod node_lease;
+pub mod object_contact;
 pub mod offline;
 pub mod run;
 pub mod running_config;

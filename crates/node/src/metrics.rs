@@ -49,6 +49,7 @@ pub struct NodeMetrics {
     pub failed_services: Gauge,
     pub repairs: Counter,
     pub programmed: Gauge,
+    pub object_age: Gauge,
     pub connections: Counters,
     pub bytes: Counters,
     pub direct_connections: Counters,
@@ -109,6 +110,7 @@ impl Default for NodeMetrics {
             failed_services: Gauge::default(),
             repairs: Counter::default(),
             programmed: Gauge::default(),
+            object_age: Gauge::default(),
             connections: Family::default(),
             bytes: Family::default(),
             direct_connections: Family::default(),
@@ -295,6 +297,11 @@ impl NodeMetrics {
             "node_programmed_revision",
             "Highest resourceVersion of an EndpointSlice in the kernel",
             self.programmed.clone(),
+        );
+        all.register(
+            "node_object_age_seconds",
+            "Age of the objects that are served while the API does not answer; 0 while it does",
+            self.object_age.clone(),
         );
         all.register(
             "service_connections",

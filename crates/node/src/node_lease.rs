@@ -11,6 +11,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
 use model::annotation;
+use plan::status::PastOutage;
 use plan::status::convergence::DurationCounts;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -40,6 +41,8 @@ pub struct ProgrammedState {
     pub repairs: u64,
     /// Overflows of conntrack events, as of the last sync.
     pub lost_events: u64,
+    /// The last time that objects were served without the API.
+    pub last_outage: Option<PastOutage>,
 }
 
 /// Keeps the Lease up to date until the sender is dropped.
@@ -105,7 +108,7 @@ async fn write_lease(
 fn lease(name: &str, node: &str, state: &ProgrammedState, now: jiff::Timestamp) -> Value {
     let micros = now.round(jiff::Unit::Microsecond).unwrap_or(now);
     let programmed = state.revision.unwrap_or(0).to_string();
-    json!({
+    let mut lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {
             "name": name,
@@ -119,5 +122,9 @@ fn lease(name: &str, node: &str, state: &ProgrammedState, now: jiff::Timestamp) 
             "holderIdentity": node, "leaseDurationSeconds": DURATION_SECONDS,
             "renewTime": format!("{micros:.6}"),
         },
-    })
+    });
+    if let Some(last) = &state.last_outage {
+        lease["metadata"]["annotations"][annotation::LAST_OUTAGE] = last.to_string().into();
+    }
+    lease
 }

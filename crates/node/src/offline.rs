@@ -349,6 +349,7 @@ mod tests {
             node_port_range: NodePortRange::default(),
             watch_own_zone: false,
             connection: None,
+            objects: Default::default(),
         }
     }
 

@@ -37,6 +37,7 @@ use super::health::{HealthEndpoint, ProxyHealth};
 use super::metrics::{NodeMetrics, status};
 use super::node_events::EventRecorder;
 use super::node_lease::{self, ProgrammedState};
+use super::object_contact::{self, ObjectContact};
 use super::slice_watches::NodeWatches;
 use super::snapshot_file::{self, SnapshotFile};
 use super::sync_loop::{SyncLoop, SyncLoopParts};
@@ -61,6 +62,7 @@ const IPTABLES_CHAINS_LEFT: &str = "the chains of mode iptables are still in the
 pub struct SharedState {
     pub health: Mutex<ProxyHealth>,
     pub metrics: NodeMetrics,
+    pub objects: ObjectContact,
 }
 
 impl SharedState {
@@ -126,23 +128,34 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
             client: options.client.clone(),
             node: options.node.clone(),
             zone: None,
+            snapshot: options.snapshot.map(|path| path.with_file_name(DNS_SNAPSHOT)),
             clock: options.clock.clone(),
             random: Random::seeded(clock::os_seed()),
         };
         server.start(context, metrics.registry_mut(), dns_stopped)
     });
-    let shared =
-        Arc::new(SharedState { health: Mutex::new(ProxyHealth::new(settings.sync_period)), metrics });
+    let shared = Arc::new(SharedState {
+        health: Mutex::new(ProxyHealth::new(settings.sync_period)),
+        metrics,
+        objects: ObjectContact::default(),
+    });
     // Dropping the sender stops the servers.
     let (_serving, served) = watch::channel(false);
     let configz = running_config::value(&settings, &options.node, &options.connection);
-    running_config::serve(&configz, &options.clock);
+    let (live, of) = (configz.clone(), shared.clone());
+    running_config::serve(move || running_config::with_age(&live, &of.objects.age()), &options.clock);
     let access = match settings.metrics {
         Some(address) => options.access.access(address, Some(options.client.clone()), &options.clock)?,
         None => None,
     };
     serve_all(&settings, &shared, &configz, access, &served, &options.clock)?;
     let (programmed, lease_state) = watch::channel(ProgrammedState::default());
+    tokio::spawn(object_contact::follow(
+        shared.clone(),
+        programmed.clone(),
+        options.snapshot.map(Path::to_owned),
+        options.clock.clone(),
+    ));
     let mut first_sync = programmed.subscribe();
     tokio::spawn(async move {
         if first_sync.wait_for(|state| state.revision.is_some()).await.is_ok() {
@@ -202,12 +215,13 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         clock: options.clock.clone(),
     };
     let reconfigured = config_change(options.config_file);
+    let objects = parts.shared.clone();
     let end = tokio::select! {
         biased;
         _ = terminate.recv() => Ok(RunEnd::Stopped),
         _ = interrupt.recv() => Ok(RunEnd::Stopped),
         () = reconfigured => Ok(RunEnd::Reconfigured),
-        end = run_loop(SyncLoop::new(parts), watches, snapshot, &options.clock) => end,
+        end = run_loop(SyncLoop::new(parts), watches, snapshot, &objects, &options.clock) => end,
     };
     dns_stop.send_replace(true);
     if let Some(dns) = dns {
@@ -338,6 +352,9 @@ fn monotonic(clock: &Clock) -> BackendTime {
     Box::new(move || clock.since(start))
 }
 
+/// The objects of DNS, beside the snapshot: other kinds, and headless Services.
+const DNS_SNAPSHOT: &str = "dns-snapshot.json";
+
 /// The kinds of [`NodeWatches`].
 const WATCHED: [ObjectKind; 4] =
     [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Node, ObjectKind::ServiceCidr];
@@ -346,6 +363,7 @@ async fn run_loop(
     mut sync_loop: SyncLoop,
     mut watches: NodeWatches,
     mut snapshot: Option<SnapshotFile>,
+    shared: &SharedState,
     clock: &Clock,
 ) -> Result<RunEnd> {
     let mut address_changes = local_addresses::changes();
@@ -364,11 +382,11 @@ async fn run_loop(
             }
             event = watches.next() => {
                 let events = watches.read(event, clock.now());
-                observe(&mut sync_loop, &mut snapshot, events);
+                observe(&mut sync_loop, &mut snapshot, shared, events);
                 for _ in 0..EVENT_BATCH {
                     let Some(event) = watches.ready() else { break };
                     let events = watches.read(event, clock.now());
-                    observe(&mut sync_loop, &mut snapshot, events);
+                    observe(&mut sync_loop, &mut snapshot, shared, events);
                 }
             }
             () = tokio::time::sleep_until(wake) => {}
@@ -381,11 +399,11 @@ async fn run_loop(
         if let Some(snapshot) = &mut snapshot {
             if replay_at.is_some_and(|at| at <= clock.now()) {
                 replay_at = None;
-                replay(snapshot, &mut sync_loop, clock);
+                replay(snapshot, &mut sync_loop, shared, clock);
             }
             mark(snapshot);
             if let Some((path, content)) = snapshot.due(clock.now(), clock.timestamp()) {
-                tokio::task::spawn_blocking(move || write_snapshot(&path, &content));
+                tokio::task::spawn_blocking(move || snapshot_file::write_logged(&path, &content));
             }
         }
         sync_loop.work();
@@ -394,8 +412,16 @@ async fn run_loop(
     }
 }
 
-fn observe(sync_loop: &mut SyncLoop, snapshot: &mut Option<SnapshotFile>, events: Vec<InformerEvent>) {
+fn observe(
+    sync_loop: &mut SyncLoop,
+    snapshot: &mut Option<SnapshotFile>,
+    shared: &SharedState,
+    events: Vec<InformerEvent>,
+) {
     for event in events {
+        if let InformerEvent::ListCompleted(ObjectKind::Slice) = event {
+            shared.objects.listed();
+        }
         if let Some(snapshot) = snapshot {
             snapshot.observe(&event);
         }
@@ -404,7 +430,7 @@ fn observe(sync_loop: &mut SyncLoop, snapshot: &mut Option<SnapshotFile>, events
 }
 
 /// Serves the snapshot if the API has not answered.
-fn replay(snapshot: &SnapshotFile, sync_loop: &mut SyncLoop, clock: &Clock) {
+fn replay(snapshot: &SnapshotFile, sync_loop: &mut SyncLoop, shared: &SharedState, clock: &Clock) {
     if !snapshot.is_unheard() {
         return;
     }
@@ -414,6 +440,7 @@ fn replay(snapshot: &SnapshotFile, sync_loop: &mut SyncLoop, clock: &Clock) {
     };
     let saved_at = loaded.saved_at;
     let age_seconds = clock.timestamp().duration_since(saved_at).as_secs();
+    shared.objects.serves_file(saved_at.as_second());
     match snapshot.offline_start(&loaded, sync_loop.kernel_has_rules()) {
         OfflineStart::Kernel => tracing::warn!(
             %saved_at,
@@ -431,12 +458,6 @@ fn replay(snapshot: &SnapshotFile, sync_loop: &mut SyncLoop, clock: &Clock) {
 fn mark(snapshot: &mut SnapshotFile) {
     if let Err(error) = snapshot.mark() {
         tracing::warn!(%error, "the mark of a newer kernel was not written; a restart without the API may serve older objects");
-    }
-}
-
-fn write_snapshot(path: &Path, content: &[u8]) {
-    if let Err(error) = snapshot_file::write(path, content) {
-        tracing::warn!(file = %path.display(), %error, "the snapshot was not written");
     }
 }
 

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use clock::Clock;
 use nix::sys::socket::{getsockopt, sockopt};
 use plan::forward::NodePortRange;
+use plan::status::ObjectAge;
 use serde_json::{Value, json};
 
 use super::config::{Configuration, NodeSettings, file};
@@ -48,6 +49,8 @@ pub struct RunningConfig {
     pub watch_own_zone: bool,
     /// How to reach the API, if trusted.
     pub connection: Option<Connection>,
+    /// How old the objects are that it serves.
+    pub objects: ObjectAge,
 }
 
 /// The body of /configz. Readers have another working directory, so paths are absolute.
@@ -67,6 +70,13 @@ pub fn value(settings: &NodeSettings, node: &str, connection: &Connection) -> Va
     })
 }
 
+/// With the age of the objects that are served.
+pub fn with_age(value: &Value, age: &ObjectAge) -> Value {
+    let mut value = value.clone();
+    value[ZONEWARD]["objects"] = serde_json::to_value(age).unwrap_or_default();
+    value
+}
+
 fn parse(mut value: Value) -> Result<RunningConfig> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let more = value[ZONEWARD].take();
@@ -81,7 +91,9 @@ fn parse(mut value: Value) -> Result<RunningConfig> {
     let range = more["serviceNodePortRange"].as_str().and_then(|range| range.parse().ok());
     let node_port_range = range.unwrap_or_default();
     let watch_own_zone = more["watchOwnZone"].as_bool().unwrap_or(false);
-    Ok(RunningConfig { node, configuration, node_port_range, watch_own_zone, connection: Some(connection) })
+    let objects = serde_json::from_value(more["objects"].clone()).unwrap_or_default();
+    let connection = Some(connection);
+    Ok(RunningConfig { node, configuration, node_port_range, watch_own_zone, connection, objects })
 }
 
 /// A relative path would be resolved where the command runs.
@@ -95,10 +107,10 @@ fn path(more: &Value, field: &str) -> Result<Option<PathBuf>> {
 
 /// Serves the configuration until the process ends.
 #[allow(clippy::disallowed_methods, reason = "blocks on a Unix socket; it decides nothing")]
-pub fn serve(value: &Value, clock: &Clock) {
-    let (text, clock) = (value.to_string(), clock.clone());
+pub fn serve(value: impl Fn() -> Value + Send + 'static, clock: &Clock) {
+    let clock = clock.clone();
     std::thread::spawn(move || match bind(NAME, &clock) {
-        Ok(listener) => answer_all(&listener, &text, &clock),
+        Ok(listener) => answer_all(&listener, value, &clock),
         Err(error) => tracing::warn!(%error, "commands with --live cannot read this node's configuration"),
     });
 }
@@ -124,13 +136,14 @@ fn bind(name: &[u8], clock: &Clock) -> std::io::Result<UnixListener> {
     }
 }
 
-fn answer_all(listener: &UnixListener, text: &str, clock: &Clock) {
+fn answer_all(listener: &UnixListener, value: impl Fn() -> Value, clock: &Clock) {
     for stream in listener.incoming() {
         let Ok(mut stream) = stream else {
             clock.sleep_blocking(PAUSE);
             continue;
         };
         // A client that does not read gets nothing.
+        let text = value().to_string();
         drop(stream.set_write_timeout(Some(PATIENCE)).and_then(|()| stream.write_all(text.as_bytes())));
     }
 }

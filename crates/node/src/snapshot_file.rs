@@ -191,7 +191,26 @@ impl SnapshotFile {
             }
             events.push(InformerEvent::ListCompleted(*kind));
         }
-        Some(LoadedSnapshot { saved_at: stored.saved_at.parse().ok()?, events, sequence: stored.sequence })
+        let saved_at: Timestamp = stored.saved_at.parse().ok()?;
+        // Nothing has changed until then: see `touch`.
+        let touched = fs::metadata(&self.path).ok()?.modified().ok().and_then(|at| at.try_into().ok());
+        let saved_at = touched.map_or(saved_at, |touched: Timestamp| touched.max(saved_at));
+        Some(LoadedSnapshot { saved_at, events, sequence: stored.sequence })
+    }
+}
+
+/// Notes that the file is current.
+pub fn touch(path: &Path, time: Timestamp) {
+    // Without a file there is nothing to note, and one that is full or gone shows when it is written.
+    if let Ok(file) = fs::OpenOptions::new().append(true).open(path) {
+        let _ = file.set_modified(time.into());
+    }
+}
+
+/// [`write()`], with a warning if it fails.
+pub fn write_logged(path: &Path, content: &[u8]) {
+    if let Err(error) = write(path, content) {
+        tracing::warn!(file = %path.display(), %error, "the snapshot was not written");
     }
 }
 

@@ -381,6 +381,7 @@ impl SyncLoop {
                 delays: self.delays.clone(),
                 repairs: metrics.repairs.get(),
                 lost_events: metrics.lost_events.get(),
+                last_outage: state.last_outage.clone(),
             };
             let changed = *state != new;
             *state = new;

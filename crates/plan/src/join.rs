@@ -7,6 +7,7 @@
 //! ```
 
 mod node_writes;
+mod proxies;
 
 use serde_json::{Value, json};
 
@@ -14,6 +15,10 @@ use crate::rbac::{AUTHENTICATED, UserInfo};
 use crate::service_account::FindObject;
 
 pub use node_writes::{NodeWrite, check_node_write};
+pub use proxies::{
+    AllowedProxies, GATEWAYS_PATH, GATEWAYS_ROLE, JOINED_PROXIES, PROXIES, ProxyKind, ProxyUser,
+    SIDECARS_PATH, SIDECARS_ROLE, bound_node,
+};
 
 /// The group of machines that present a token, as in Kubernetes.
 pub const BOOTSTRAPPERS: &str = "system:bootstrappers";
@@ -106,6 +111,8 @@ pub struct StoredToken {
     pub node: String,
     /// Seconds since 1970.
     pub expires: i64,
+    /// What the machine may run beside its node proxy.
+    pub allowed: AllowedProxies,
 }
 
 impl StoredToken {
@@ -115,6 +122,7 @@ impl StoredToken {
             "apiVersion": "v1", "kind": "Secret", "type": SECRET_TYPE,
             "metadata": {"name": secret_name(&self.id), "namespace": NAMESPACE, "annotations": {
                 "zoneward.dev/join-node": self.node, "zoneward.dev/join-expires": self.expires.to_string(),
+                "zoneward.dev/join-allowed": self.allowed.to_string(),
             }},
             "stringData": {"token-hash": self.hash},
         })
@@ -133,7 +141,8 @@ impl StoredToken {
             None => secret["stringData"]["token-hash"].as_str()?.to_owned(),
         };
         let expires = annotation("zoneward.dev/join-expires")?.parse().ok()?;
-        Some(Self { id, hash, node: annotation("zoneward.dev/join-node")?.to_owned(), expires })
+        let allowed = AllowedProxies::parse(annotation("zoneward.dev/join-allowed").unwrap_or_default());
+        Some(Self { id, hash, node: annotation("zoneward.dev/join-node")?.to_owned(), expires, allowed })
     }
 
     pub fn is_expired(&self, now: i64) -> bool {
@@ -182,6 +191,15 @@ impl NodeIdentity {
         })
     }
 
+    /// The user that a subject names: this node, or an L7 proxy of it.
+    fn user_of(&self, subject: &str) -> Option<UserInfo> {
+        let own = self.user();
+        match own.name == subject {
+            true => Some(own),
+            false => ProxyUser::of_name(subject).map(|proxy| proxy.user(self)),
+        }
+    }
+
     /// Whether the Node exists, and is not being deleted.
     pub fn is_live(&self, find: FindObject<'_>) -> bool {
         find("Node", "", &self.name).is_some_and(|live| live.uid == self.uid && live.deletion.is_none())
@@ -207,9 +225,10 @@ pub fn check_node_claims(
     let own = claims["aud"].as_array().map(Vec::as_slice).unwrap_or_default();
     let shared: Vec<String> =
         accepted.iter().filter(|audience| own.iter().any(|own| own == audience.as_str())).cloned().collect();
-    if claims["iss"] != issuer || claims["sub"] != node.user().name.as_str() || shared.is_empty() {
+    let user = node.user_of(claims["sub"].as_str().unwrap_or_default());
+    let Some(user) = user.filter(|_| claims["iss"] == issuer && !shared.is_empty()) else {
         return Err("the credential is not for this API".to_owned());
-    }
+    };
     let name = &node.name;
     let (issued, expires) = (claims["iat"].as_i64().unwrap_or_default(), claims["exp"].as_i64());
     let is_over = |end: i64| {
@@ -227,7 +246,7 @@ pub fn check_node_claims(
              `zoneward token create --node {name}`"
         ));
     }
-    Ok((node.user(), shared))
+    Ok((user, shared))
 }
 
 /// When a credential that was issued and expires at these times is renewed: after a third of its time, so that a machine
@@ -291,6 +310,7 @@ mod tests {
             hash: "00".to_owned(),
             node: "box-2".to_owned(),
             expires: 10,
+            allowed: AllowedProxies { gateways: true, sidecars: false },
         };
         let secret = token.to_secret();
         assert_eq!(StoredToken::of_secret(&secret, |_| None), Some(token.clone()));
@@ -314,6 +334,13 @@ mod tests {
         }
         let late = 1_000 + CREDENTIAL_SECONDS + LEEWAY + 1;
         assert!(check(&live("u", None), late).unwrap_err().contains("has expired"));
+        let edge = ProxyUser::gateway("shop", "edge");
+        let claims_of_proxy = edge.claims(claims.clone());
+        let check_proxy = |find: FindObject<'_>| {
+            check_node_claims(&claims_of_proxy, ISSUER, &audiences(), 1_000, find).map(|(user, _)| user)
+        };
+        assert_eq!(check_proxy(&live("u", None)), Ok(edge.user(&node())));
+        assert!(check_proxy(&live("other", None)).unwrap_err().contains("box-2 is revoked"));
         let elsewhere = check_node_claims(&claims, ISSUER, &["x".to_owned()], 1_000, &live("u", None));
         assert!(elsewhere.is_err());
         let short = node().claims(ISSUER, &audiences(), "id", 1_000, 30);

@@ -13,6 +13,7 @@ pub mod convergence;
 mod detail;
 mod even_spread;
 mod nodes;
+mod object_age;
 mod observed;
 mod reason;
 mod signals;
@@ -36,6 +37,7 @@ pub use detail::{
     StatusEvent, SuspectedNodeStatus, ZoneFlow, ZoneRow, detail,
 };
 pub use nodes::{NodeReportState, NodeState, NodeStatus};
+pub use object_age::{ObjectAge, PastOutage};
 pub use observed::{
     Agreement, Observation, WINDOWS_TO_TURN, agreement, not_compared_condition, observed_condition,
 };

@@ -366,9 +366,11 @@ impl Api {
                 _ => self.answer_resource(request, caller).await,
             };
         }
-        if matches!(path, RequestPath::Join) && head.method == Method::POST {
+        if let RequestPath::Join(proxy) = &path
+            && head.method == Method::POST
+        {
             let _seat = self.fairness.seat(PriorityLevel::Writes, flow.as_ref()).await?;
-            return self.join(caller).await;
+            return self.join(caller, proxy.as_ref()).await;
         }
         if head.method != Method::GET && head.method != Method::HEAD {
             return Err(StatusError::method_not_allowed());
@@ -405,7 +407,7 @@ impl Api {
                 let (content_type, bytes) = openapi::v2::document(&head.headers)?;
                 Ok(body::negotiated(content_type, bytes))
             }
-            RequestPath::Join => Err(StatusError::method_not_allowed()),
+            RequestPath::Join(_) => Err(StatusError::method_not_allowed()),
             RequestPath::Resource(_) | RequestPath::Health | RequestPath::Unknown => {
                 Err(StatusError::no_such_path())
             }

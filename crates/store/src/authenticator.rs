@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use plan::join::{self, JoinToken, NodeIdentity, StoredToken};
+use plan::join::{self, JoinToken, NodeIdentity, ProxyUser, StoredToken};
 use plan::rbac::UserInfo;
 use plan::service_account::{LiveObject, TokenConfig, TokenPlan, check_claims};
 use rcgen::PublicKeyData;
@@ -216,10 +216,20 @@ impl Authenticator {
         self.sign_claims(&plan.claims(&self.config.issuer, id, now))
     }
 
-    /// Signs the credential of a node.
-    pub(crate) fn sign_node(&self, node: &NodeIdentity, id: &str, now: i64) -> io::Result<String> {
+    /// Signs the credential of a node, or that of an L7 proxy of it.
+    pub(crate) fn sign_node(
+        &self,
+        node: &NodeIdentity,
+        proxy: Option<&ProxyUser>,
+        id: &str,
+        now: i64,
+    ) -> io::Result<String> {
         let TokenConfig { issuer, api_audiences, .. } = &self.config;
-        self.sign_claims(&node.claims(issuer, api_audiences, id, now, self.node_seconds()))
+        let claims = node.claims(issuer, api_audiences, id, now, self.node_seconds());
+        self.sign_claims(&match proxy {
+            Some(proxy) => proxy.claims(claims),
+            None => claims,
+        })
     }
 
     fn sign_claims(&self, claims: &Value) -> io::Result<String> {

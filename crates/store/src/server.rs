@@ -29,7 +29,7 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use plan::join::NodeIdentity;
+use plan::join::{NodeIdentity, bound_node};
 use plan::rbac::{self, UserInfo};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -304,8 +304,7 @@ impl ClientConnection {
     }
 
     fn authenticated(&self, caller: &Caller, api: &Api) {
-        // Without a uid it is no credential of ours.
-        if let Some(node) = NodeIdentity::of(&caller.user).filter(|node| !node.uid.is_empty()) {
+        if let Some(node) = bound_node(&caller.user) {
             self.nodes.send_if_modified(|nodes| nodes.insert(node));
         }
         if self.user.set(()).is_err() {

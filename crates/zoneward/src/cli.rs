@@ -19,7 +19,7 @@ use plan::slices::SliceMode;
 use crate::edge::GatewayEdgeArgs;
 pub use backup_args::BackupArgs;
 pub use cluster::input::InputArgs;
-pub use gateway_api_args::{GatewayAddressRange, GatewayApiSchemas, PlanStatus};
+pub use gateway_api_args::{GatewayAddressRange, GatewayApiSchemas, PlanStatus, gateway_addresses};
 pub use node::offline::{NodeArgs, ProxyMode};
 pub use output::{Format, OutputArgs};
 pub use price_args::PriceArgs;
@@ -212,6 +212,7 @@ Examples:
 Examples:
   zoneward join https://box-1:6443 --token abcdef.0123456789abcdef --ca-hash sha256:... --data-dir /var/lib/zoneward
   zoneward join --data-dir /var/lib/zoneward --zone zone-b
+  zoneward join --data-dir /var/lib/zoneward --gateways --sidecar frontend:8081=backend
   zoneward expose web --port 80 --to 10.0.0.7:8080 --kubeconfig /var/lib/zoneward/kubeconfig")]
     Join(crate::commands::join::Join),
     /// Write the objects of `zoneward up` as manifests for a Kubernetes cluster
@@ -383,8 +384,8 @@ pub struct Up {
     #[arg(long, value_name = "IP", conflicts_with = "no_mesh")]
     pub mesh_bind: Vec<IpAddr>,
     /// Address of Gateways of the Gateway API, or a range of at most 256; repeatable. A port of an address is that of
-    /// one Gateway. With --no-mesh, the addresses that your Envoys bind [default: those of --mesh-bind, or the machine's
-    /// address; none with --no-mesh]
+    /// one Gateway. With --no-mesh, the addresses that your Envoys or joined machines bind [default: those of --mesh-bind,
+    /// or the machine's address; none with --no-mesh]
     #[arg(long, value_name = "IP|CIDR")]
     pub gateway_address: Vec<GatewayAddressRange>,
     /// Loopback port of a sidecar for a client and a Service, such as frontend:8081=backend; repeatable

@@ -18,6 +18,8 @@ mod namespace;
 #[path = "../../dataplane/tests/packetflow/net.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod net;
+#[path = "join/proxies.rs"]
+mod proxies;
 #[path = "join/refused.rs"]
 mod refused;
 #[path = "join/renewal.rs"]
@@ -26,6 +28,8 @@ mod renewal;
 mod runner;
 #[path = "join/snapshot.rs"]
 mod snapshot;
+#[path = "join/without_api.rs"]
+mod without_api;
 
 use std::process::ExitCode;
 
@@ -57,6 +61,8 @@ const TESTS: &[runner::Test] = &[
         "soak_machines_are_killed_and_the_api_is_away_no_connection_fails",
         killed::soak_machines_are_killed_and_the_api_is_away_no_connection_fails,
     ),
+    ("joined_machine_runs_gateways_and_sidecars", proxies::joined_machine_runs_gateways_and_sidecars),
+    ("joined_machine_says_how_old_its_objects_are", without_api::joined_machine_says_how_old_its_objects_are),
     ("wrong_used_and_expired_tokens_are_refused", refused::wrong_used_and_expired_tokens_are_refused),
     ("another_authority_is_refused", refused::another_authority_is_refused),
 ];

@@ -50,6 +50,11 @@ fn a_token_reports_for_its_own_node_or_pod_alone() {
     for other in ["proxy/shop/edge-2", "proxy/bank/edge-1", "proxy/edge-1", "x", ""] {
         assert!(check_reporter(other, &proxy).is_err(), "{other}");
     }
+    let joined = user("system:zoneward:gateway:shop:edge", Some("box-2"), None);
+    assert_eq!(check_reporter("proxy/shop/box-2.gateway-edge", &joined), Ok(()));
+    for other in ["proxy/shop/box-3.gateway-edge", "proxy/shop/gateway-edge", "node/box-2"] {
+        assert!(check_reporter(other, &joined).is_err(), "{other}");
+    }
     assert!(check_reporter("proxy/shop/edge-1", &user("admin", None, None)).is_err());
 }
 

@@ -38,7 +38,7 @@ pub(super) fn check_writable() -> Result<()> {
         .and_then(|()| fs::write(&probe, ""))
         .and_then(|()| fs::remove_file(&probe));
     written.with_context(|| {
-        format!("--configure-resolver: {} cannot be written: run as root, or without it", folder.display())
+        format!("--configure-resolver: {} cannot be written: run as root, or without it, and write the file once by hand; the log has its values", folder.display())
     })
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use plan::FeatureGates;
 use plan::dns::{DnsDecision, DnsName, DnsQuestion, DnsView, ReverseIndex, answer};
 use plan::select::NodeView;
 use tokio::sync::watch;
+
+use crate::snapshot_file::{self, SnapshotFile};
 
 /// Most events applied while readers wait.
 const EVENT_BATCH: usize = 100;
@@ -111,6 +114,15 @@ pub(super) fn ranges(table: &RwLock<DnsTable>) -> (bool, Vec<IpNet>) {
     (table.has_synced(), cidrs.map(IpNet::trunc).collect())
 }
 
+/// The kinds of [`watch_specs`].
+const WATCHED: [ObjectKind; 5] = [
+    ObjectKind::Service,
+    ObjectKind::Slice,
+    ObjectKind::Namespace,
+    ObjectKind::ServiceCidr,
+    ObjectKind::Node,
+];
+
 fn watch_specs(node: &str) -> Vec<WatchSpec> {
     vec![
         WatchSpec::all(ObjectKind::Service),
@@ -121,40 +133,69 @@ fn watch_specs(node: &str) -> Vec<WatchSpec> {
     ]
 }
 
-/// Follows the API until `stop` is true.
+/// Follows the API until `stop` is true. The objects are kept in a file, if there is one, for a start while the API is
+/// away.
 pub(super) async fn keep(
     table: Arc<RwLock<DnsTable>>,
     client: Client,
     random: Random,
     clock: Clock,
+    file: Option<PathBuf>,
     mut stop: watch::Receiver<bool>,
 ) {
     let specs = watch_specs(&read(&table).asking.name);
     let mut watches = Informer::start(&client, random, specs);
     let mut next_share = IDLE;
+    let mut snapshot = file.map(|path| SnapshotFile::new(&path, WATCHED.to_vec()));
+    let mut replay_at = snapshot.as_ref().map(|_| clock.now() + snapshot_file::API_TIMEOUT);
     loop {
+        let due = snapshot.as_ref().and_then(SnapshotFile::due_at);
+        let wake = [Some(clock.now() + next_share), replay_at, due].into_iter().flatten().min();
+        let wake = tokio::time::Instant::from_std(wake.unwrap_or_else(|| clock.now()));
         let event = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => return,
             event = watches.next() => Some(event),
-            () = tokio::time::sleep(next_share) => None,
+            () = tokio::time::sleep_until(wake) => None,
         };
         let now = Timestamp::from(clock.timestamp());
+        let mut replayed = Vec::new();
+        if let Some(snapshot) = snapshot.as_ref().filter(|_| replay_at.is_some_and(|at| at <= clock.now())) {
+            replay_at = None;
+            replayed = snapshot
+                .is_unheard()
+                .then(|| snapshot.load())
+                .flatten()
+                .map(|(_, all)| all)
+                .unwrap_or_default();
+        }
         {
             let mut table = table.write().unwrap_or_else(PoisonError::into_inner);
+            replayed.into_iter().for_each(|event| table.observe(event, now));
             let mut next = event;
+            let mut observe = |event: InformerEvent| {
+                if let Some(snapshot) = &mut snapshot {
+                    snapshot.observe(&event);
+                }
+                table.observe(event, now);
+            };
             for _ in 0..EVENT_BATCH {
                 let Some(event) = next.take() else { break };
-                table.observe(event, now);
+                observe(event);
                 next = watches.ready();
             }
             if let Some(event) = next {
-                table.observe(event, now);
+                observe(event);
             }
             // Slow start and drains: endpoints get the shares of now.
             let changes = plan::capacity::advance(table.cache.snapshot_mut(), now);
             let until = |next: Timestamp| Duration::from_secs_f64(next.seconds_since(now).max(0.0));
             next_share = changes.next.map_or(IDLE, until).min(IDLE);
+        }
+        if let Some(snapshot) = &mut snapshot
+            && let Some((path, content)) = snapshot.due(clock.now(), clock.timestamp())
+        {
+            tokio::task::spawn_blocking(move || snapshot_file::write_logged(&path, &content));
         }
         tokio::task::yield_now().await;
     }

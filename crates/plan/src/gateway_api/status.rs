@@ -373,6 +373,12 @@ impl<'s> StatusPlanner<'s> {
         found
     }
 
+    /// The Gateways of this controller.
+    pub fn gateways(&self) -> Vec<ObjectKey> {
+        let own = self.snapshot.standard_gateways().filter(|gateway| self.is_ours(gateway));
+        own.map(|gateway| gateway.identity.key.clone()).collect()
+    }
+
     /// The Secrets and ConfigMaps that Gateways of this controller need and may refer to; with `of`, those of one.
     /// Policies count if a Gateway is their ancestor.
     pub fn certificates(&self, of: Option<&ObjectKey>) -> BTreeSet<(CertificateKind, ObjectKey)> {

@@ -157,6 +157,18 @@ const MESH_KINDS: &[&str] = &[
     "meshroutefilters",
     "meshtcproutes",
 ];
+const GATEWAY_API_KINDS: &[&str] = &[
+    "backendtlspolicies",
+    "gatewayclasses",
+    "gateways",
+    "grpcroutes",
+    "httproutes",
+    "listenersets",
+    "referencegrants",
+    "tcproutes",
+    "tlsroutes",
+    "udproutes",
+];
 const MESH_STATUS: &[&str] = &[
     "meshgatewayhttproutes/status",
     "meshgateways/status",
@@ -324,6 +336,10 @@ fn plain_roles() -> Vec<(&'static str, Vec<Value>)> {
         ),
         ("zoneward:join", vec![urls(&["post"], &[join::PATH])]),
         ("zoneward:joined-node", joined_node()),
+        (join::GATEWAYS_ROLE, joined_gateways()),
+        (join::SIDECARS_ROLE, vec![urls(&["post"], &[join::SIDECARS_PATH])]),
+        ("zoneward:joined-proxy", joined_proxy()),
+        ("system:zoneward:proxy", proxy()),
         ("zoneward:node", zoneward_node()),
         ("zoneward:controller", zoneward_controller()),
         ("zoneward:mesh", zoneward_mesh()),
@@ -388,6 +404,40 @@ fn joined_node() -> Vec<Value> {
         rule(&["create", "get", "patch", "update"], &["coordination.k8s.io"], &["leases"]),
         events(),
         urls(&["post"], &["/ledger"]),
+        // Who reads its metrics off loopback.
+        rule(CREATE, &["authentication.k8s.io"], &["tokenreviews"]),
+        rule(CREATE, &["authorization.k8s.io"], &["subjectaccessreviews"]),
+    ]
+}
+
+/// What a joined machine needs to run gateways: to know them, and to get a credential for each.
+fn joined_gateways() -> Vec<Value> {
+    vec![
+        rule(&["list", "watch"], &["zoneward.dev"], &["meshgateways"]),
+        rule(&["list", "watch"], &["gateway.networking.k8s.io"], GATEWAY_API_KINDS),
+        urls(&["post"], &[join::GATEWAYS_PATH]),
+    ]
+}
+
+/// What an L7 proxy of a joined machine needs beside [`proxy`]: to report its traffic.
+fn joined_proxy() -> Vec<Value> {
+    vec![
+        json!({"verbs": ["get"], "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+            "resourceNames": ["zoneward-controller"]}),
+        urls(&["post"], &["/ledger"]),
+    ]
+}
+
+/// What an L7 proxy of `zoneward up` or of a joined machine needs. Certificates are granted by gateway.
+fn proxy() -> Vec<Value> {
+    let reads = &["list", "watch"];
+    vec![
+        rule(reads, &[""], &["namespaces", "nodes", "pods", "services"]),
+        rule(reads, &["discovery.k8s.io"], &["endpointslices"]),
+        rule(reads, &["zoneward.dev"], MESH_KINDS),
+        rule(reads, &["gateway.networking.k8s.io"], GATEWAY_API_KINDS),
+        rule(CREATE, &["authentication.k8s.io"], &["tokenreviews"]),
+        rule(CREATE, &["authorization.k8s.io"], &["subjectaccessreviews"]),
     ]
 }
 
@@ -441,6 +491,8 @@ const BINDINGS: &[(&str, &[(&str, &str)])] = &[
     ("zoneward:reader", &[("Group", "zoneward:readers")]),
     ("zoneward:join", &[("Group", join::BOOTSTRAPPERS), ("Group", join::NODES)]),
     ("zoneward:joined-node", &[("Group", join::NODES)]),
+    ("zoneward:joined-proxy", &[("Group", join::JOINED_PROXIES)]),
+    ("system:zoneward:proxy", &[("Group", join::PROXIES)]),
     ("zoneward:node", &[("Group", "zoneward:nodes")]),
     ("zoneward:controller", &[("Group", "zoneward:controllers")]),
     ("zoneward:mesh", &[("Group", "zoneward:proxies")]),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::NodeCounts;
+use super::{NodeCounts, PastOutage};
 
 /// A node is silent after this time without a renewed Lease: its leaseDurationSeconds.
 const SILENT_AFTER_SECONDS: u64 = 90;
@@ -29,6 +29,8 @@ pub struct NodeReportState {
     pub repairs: Option<u64>,
     /// Overflows of its conntrack events.
     pub lost_events: Option<u64>,
+    /// The last time that it served without the API.
+    pub last_outage: Option<PastOutage>,
 }
 
 /// How far a node is.
@@ -67,6 +69,9 @@ pub struct NodeStatus {
     pub failed_services: Vec<String>,
     pub repairs: Option<u64>,
     pub lost_events: Option<u64>,
+    /// The last time that it served without the API, since its node proxy started.
+    #[serde(default)]
+    pub last_outage: Option<PastOutage>,
 }
 
 fn state(node: &NodeReportState) -> NodeState {
@@ -93,6 +98,7 @@ pub(super) fn statuses(nodes: Vec<NodeReportState>) -> Vec<NodeStatus> {
         failed_services: node.failed,
         repairs: node.repairs,
         lost_events: node.lost_events,
+        last_outage: node.last_outage,
     };
     let mut statuses: Vec<NodeStatus> = nodes.into_iter().map(status).collect();
     statuses.sort_by(|a, b| (a.state, &a.name).cmp(&(b.state, &b.name)));

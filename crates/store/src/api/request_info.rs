@@ -1,5 +1,7 @@
 //! Request info: the resource, object and subresource of a path.
 
+use plan::join::ProxyUser;
+
 use crate::kinds::{self, ResourceKind};
 use crate::query::decode;
 use crate::status::StatusError;
@@ -18,8 +20,8 @@ pub(crate) enum RequestPath<'a> {
     OpenIdConfiguration,
     /// `/openid/v1/jwks`.
     SigningKeys,
-    /// `/join`.
-    Join,
+    /// `/join`, and `/join/gateways/NAMESPACE/NAME` for the credential of an L7 proxy.
+    Join(Option<ProxyUser>),
     /// `/version`.
     Version,
     /// Discovery: `api`, `apis`, `apis/GROUP`, `api/v1`, `apis/GROUP/VERSION`.
@@ -82,7 +84,11 @@ pub(super) fn parse(path: &str) -> Result<RequestPath<'_>, StatusError> {
         ["backup"] => Ok(RequestPath::Backup),
         [".well-known", "openid-configuration"] => Ok(RequestPath::OpenIdConfiguration),
         ["openid", "v1", "jwks"] => Ok(RequestPath::SigningKeys),
-        ["join"] => Ok(RequestPath::Join),
+        ["join"] => Ok(RequestPath::Join(None)),
+        ["join", kind, namespace, name] => match ProxyUser::of_path(kind, namespace, name) {
+            Some(proxy) => Ok(RequestPath::Join(Some(proxy))),
+            None => Err(StatusError::no_such_path()),
+        },
         ["version"] => Ok(RequestPath::Version),
         ["openapi", "v2"] => Ok(RequestPath::OpenApiV2),
         ["openapi", "v3"] => Ok(RequestPath::OpenApi("")),

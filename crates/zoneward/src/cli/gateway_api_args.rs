@@ -77,21 +77,29 @@ impl FromStr for GatewayAddressRange {
 }
 
 impl Up {
-    /// The addresses of Gateways on this machine. Without L7 proxies of `up`, those that the operator gives to Envoys.
+    /// The addresses of Gateways on this machine; without L7 proxies, those that the flags name.
     pub fn machine_addresses(&self) -> MachineAddresses {
-        let mut usable: Vec<IpAddr> =
-            self.gateway_address.iter().flat_map(|range| range.0.iter().copied()).collect();
-        if self.no_mesh {
-            return MachineAddresses { usable, ..MachineAddresses::default() };
+        match self.no_mesh {
+            true => MachineAddresses { usable: named(&self.gateway_address), mesh: Vec::new() },
+            false => gateway_addresses(&self.gateway_address, &self.mesh_bind),
         }
-        if usable.is_empty() {
-            usable.extend(self.mesh_bind.iter().filter(|ip| !ip.is_unspecified()));
-        }
-        if usable.is_empty() {
-            usable.push(own_address());
-        }
-        MachineAddresses { usable, mesh: self.mesh_bind.clone() }
     }
+}
+
+fn named(ranges: &[GatewayAddressRange]) -> Vec<IpAddr> {
+    ranges.iter().flat_map(|range| range.0.iter().copied()).collect()
+}
+
+/// The addresses of Gateways on a machine, of `--gateway-address` and `--mesh-bind`.
+pub fn gateway_addresses(ranges: &[GatewayAddressRange], mesh: &[IpAddr]) -> MachineAddresses {
+    let mut usable = named(ranges);
+    if usable.is_empty() {
+        usable.extend(mesh.iter().filter(|ip| !ip.is_unspecified()));
+    }
+    if usable.is_empty() {
+        usable.push(own_address());
+    }
+    MachineAddresses { usable, mesh: mesh.to_vec() }
 }
 
 /// The address that this machine reaches others from; loopback if it has none.

@@ -4,12 +4,16 @@
 //! --token, --ca-hash -> credential -> DIR/kubeconfig (renewed in time) -> node proxy, a child process
 //!                       Node, Lease, Events, exposed slices: its own, and no others
 //!                       health checks of its exposed processes
+//!                       a credential per sidecar and gateway, each a child process
 //! ```
 
 mod credential;
+mod proxies;
+pub(super) mod proxy_credentials;
 
 use std::ffi::OsString;
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,13 +28,18 @@ use plan::health_checks::CheckScope;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::up::{check_rights, machine};
+use super::up::{check_rights, machine, mesh};
+use crate::cli;
 use crate::health_checks::{self, HealthCheckMetrics};
+use cluster::admin_server::access::AdminAccessArgs;
+use cluster::admin_server::controller_health::{self, ApiHealth};
+use cluster::admin_server::{self, HealthChecks};
 use cluster::log;
 use cluster::signals::Signals;
 use cluster::supervisor::{self, ChildPrivileges, ChildProgram, RestartBackoff};
 use cluster::{Connection, failure, systemd};
 use credential::{JoinFlags, NodeCredential};
+use proxies::ProxyFlags;
 
 /// Interval between attempts to register the Node.
 const REGISTER_RETRY: Duration = Duration::from_secs(5);
@@ -63,6 +72,14 @@ pub struct Join {
     #[arg(long)]
     pub no_node: bool,
     #[command(flatten)]
+    pub proxies: ProxyFlags,
+    /// Listen address of /healthz, /livez, /readyz and /metrics of this command, with the health checks of exposed
+    /// processes; port 0 picks a free port [default: 127.0.0.1:10270, or a free port if it is in use]
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = cli::listen_address)]
+    pub metrics_bind_address: Option<SocketAddr>,
+    #[command(flatten)]
+    pub access: AdminAccessArgs,
+    #[command(flatten)]
     pub dns: DnsFlags,
     #[command(flatten)]
     pub log: log::LogArgs,
@@ -82,6 +99,7 @@ async fn serve(args: &Join) -> Result<()> {
     } else if args.dns.dns.is_some() {
         bail!("--dns is served by the node proxy: leave out --no-node, or --dns");
     }
+    args.proxies.check()?;
     let mut signals = Signals::listen()?;
     let (folder, clock) = (&args.data_dir, Clock::system());
     fs::DirBuilder::new()
@@ -95,6 +113,12 @@ async fn serve(args: &Join) -> Result<()> {
             folder.display()
         );
     }
+    let overseers = admin_server::listen_or_fallback_port(
+        args.metrics_bind_address,
+        controller_health::ADDRESS,
+        "--metrics-bind-address",
+    )
+    .await?;
     let kubeconfig = folder.join("kubeconfig");
     let credential =
         credential::obtain(&kubeconfig, args.server.as_deref(), flags(args).as_ref(), &clock).await?;
@@ -105,26 +129,54 @@ async fn serve(args: &Join) -> Result<()> {
     let (stop, stopped) = watch::channel(false);
     let keeping =
         tokio::spawn(credential::keep(client.clone(), kubeconfig.clone(), clock.clone(), stopped.clone()));
+    let mut registry = admin_server::registry("join");
+    let checks = HealthCheckMetrics::default();
+    checks.register(&mut registry);
     let scope = CheckScope { node: node.clone(), without_node: false };
-    let (random, checks) = (Random::seeded(clock::os_seed()), HealthCheckMetrics::default());
-    let checking = health_checks::run(client.clone(), scope, clock.clone(), random, checks, stopped.clone());
+    let mut random = Random::seeded(clock::os_seed());
+    let checking =
+        health_checks::run(client.clone(), scope, clock.clone(), random.split(), checks, stopped.clone());
     let checking = tokio::spawn(checking);
-    let registering = tokio::spawn(register(client, node.clone(), args.zone.clone(), stopped.clone()));
-    let proxy = match args.no_node {
+    let health = ApiHealth::poll(client.clone(), clock.clone(), stopped.clone());
+    let ready = HealthChecks::default().check("api", move || health.check());
+    let access = args.access.access(overseers.local_addr()?, Some(client.clone()), &clock)?;
+    let routes = controller_health::routes(registry, ready).with_access(access);
+    let overseen = tokio::spawn(admin_server::serve(overseers, routes, stopped.clone()));
+    let registering =
+        tokio::spawn(register(client.clone(), node.clone(), args.zone.clone(), stopped.clone()));
+    let (children_stop, children_stopped) = watch::channel(false);
+    let proxies =
+        args.proxies.supervisor(&node, args.zone.as_deref(), &args.access, args.log.logging_format)?;
+    let proxies = match proxies {
+        None => None,
+        Some(proxies) => {
+            let access = proxies::access(client.clone(), &kubeconfig, &node, &clock)?;
+            let (random, stopped) = (random.split(), children_stopped.clone());
+            Some(tokio::spawn(mesh::keep(client, access, clock.clone(), random, proxies, stopped)))
+        }
+    };
+    let node_proxy = match args.no_node {
         true => None,
         false => {
             let program = node_proxy(args, &kubeconfig, &credential)?;
-            Some(tokio::spawn(supervisor::supervise(program, RestartBackoff::default(), clock, stopped)))
+            let supervised =
+                supervisor::supervise(program, RestartBackoff::default(), clock, children_stopped);
+            Some(tokio::spawn(supervised))
         }
     };
     output::print_text(&format!("{}\n", kubeconfig.display()))?;
     systemd::notify_ready();
     signals.wait().await;
     info!("stopping; rules stay in place");
-    stop.send_replace(true);
-    if let Some(proxy) = proxy {
-        proxy.await.context("supervisor of the node proxy panicked")?;
+    children_stop.send_replace(true);
+    if let Some(node_proxy) = node_proxy {
+        node_proxy.await.context("supervisor of the node proxy panicked")?;
     }
+    if let Some(proxies) = proxies {
+        proxies.await.context("supervisor of the L7 proxies panicked")?;
+    }
+    stop.send_replace(true);
+    overseen.await.context("admin server task panicked")?;
     checking.await.context("the health checks panicked")?;
     keeping.await.context("the renewal of the credential panicked")?;
     registering.await.context("the registration of the Node panicked")

@@ -92,10 +92,11 @@ async fn observe(args: &ObserveArgs, input: InputArgs, loaded: LoadedObjects) ->
     if let Some(name) = &args.service {
         loaded.check_service(name, namespace.as_deref())?;
     }
-    let logs = match args.server {
-        Some(server) => vec![NodeLog::direct(&args.node[0], server)],
+    let (logs, elsewhere) = match args.server {
+        Some(server) => (vec![NodeLog::direct(&args.node[0], server)], Vec::new()),
         None => NodeLog::find(&client, &args.lease_namespace, &args.node).await?,
     };
+    elsewhere.iter().for_each(|why| eprintln!("{why}"));
     eprintln!("observing {}; stop with Ctrl-C", count(logs.len(), "node"));
     let (sender, mut messages) = mpsc::channel(MAX_QUEUED);
     logs.into_iter().for_each(|log| log.follow(client.clone(), sender.clone()));

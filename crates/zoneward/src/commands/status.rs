@@ -5,6 +5,7 @@
 mod checks;
 pub(in crate::commands) mod detail;
 mod leader;
+mod local;
 pub mod server;
 mod tables;
 
@@ -99,7 +100,24 @@ pub fn status(args: &StatusArgs) -> Result<bool> {
     }
     let text = |report: &StatusReport| rendered(report, args);
     let count = if args.watch { None } else { Some(1) };
-    follow(&args.target, args.service.as_ref(), args.window, count, text)
+    let result = follow(&args.target, args.service.as_ref(), args.window, count, text);
+    match (result, args.target.server) {
+        (Err(error), None) => without_api(args, error),
+        (result, _) => result,
+    }
+}
+
+/// Where the API does not answer, what the node proxy of this machine serves meanwhile.
+fn without_api(args: &StatusArgs, error: anyhow::Error) -> Result<bool> {
+    let Some(running) = local::serving_alone() else { return Err(error) };
+    let (why, clock) = (cluster::failure::text(&error), Clock::system());
+    let value = || local::value(&running, &why, &clock);
+    print_text(&match args.format {
+        StatusFormat::Json => value_text(&value(), Format::Json)?,
+        StatusFormat::Yaml => value_text(&value(), Format::Yaml)?,
+        StatusFormat::Table | StatusFormat::Wide | StatusFormat::Html => local::text(&running, &why, &clock),
+    })?;
+    Ok(false)
 }
 
 pub fn top(args: &TopArgs) -> Result<bool> {

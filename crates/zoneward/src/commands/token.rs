@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::config::Kubeconfig;
 use kube::{Client, Error};
-use plan::join::{JoinToken, NAMESPACE, SECRET_TYPE, StoredToken, secret_name};
+use plan::join::{AllowedProxies, JoinToken, NAMESPACE, SECRET_TYPE, StoredToken, secret_name};
 use serde_json::{Value, json};
 use store::authenticator::sha256;
 use store::credentials::certificate_hash;
@@ -35,6 +35,7 @@ pub enum TokenCommand {
     #[command(after_help = "\
 Examples:
   zoneward token create --data-dir ./zoneward-data --node box-2
+  zoneward token create --data-dir ./zoneward-data --node box-2 --gateways --sidecars
   zoneward token create --kubeconfig ./zoneward-data/kubeconfig --node box-2 --ttl 10m --server https://10.0.0.1:6443")]
     Create(TokenCreate),
     /// List tokens that were not used, without their secrets
@@ -83,6 +84,12 @@ pub struct TokenCreate {
     /// loopback]
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
+    /// Let the machine run gateways, with their certificates and keys, by `zoneward join --gateways`
+    #[arg(long)]
+    pub gateways: bool,
+    /// Let the machine run sidecars, which read routes and pods, by `zoneward join --sidecar`
+    #[arg(long)]
+    pub sidecars: bool,
     #[command(flatten)]
     pub api: AdminApi,
     #[command(flatten)]
@@ -147,6 +154,7 @@ async fn create(args: &TokenCreate) -> Result<()> {
         hash: sha256(token.secret.as_bytes()),
         node: args.node.clone(),
         expires,
+        allowed: AllowedProxies { gateways: args.gateways, sidecars: args.sidecars },
     };
     let secret = serde_json::from_value(row.to_secret()).context("the Secret of the token")?;
     secrets.create(&PostParams::default(), &secret).await.context("storing the token").with_context(at)?;

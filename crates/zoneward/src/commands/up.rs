@@ -7,8 +7,9 @@
 
 mod backups;
 pub(super) mod machine;
-mod mesh;
+pub(super) mod mesh;
 mod proxy_api;
+pub(super) mod proxy_folder;
 
 use std::ffi::OsString;
 use std::fs;
@@ -94,7 +95,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     if !args.no_node {
         check_rights()?;
     }
-    let proxies = if args.no_mesh { None } else { Some(mesh::ProxySupervisor::new(args)?) };
+    let proxies = mesh::ProxySupervisor::new(args)?;
     // From here on, signals shut down gracefully.
     let mut signals = Signals::listen()?;
     let data = &args.data_dir;
@@ -176,6 +177,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
             client: client.clone(),
             node: cluster::hostname(),
             zone: args.zone.clone(),
+            snapshot: None,
             clock: clock.clone(),
             random: random.split(),
         };
@@ -248,14 +250,10 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         ))),
     };
     let mesh_stopped = node_stop.subscribe();
-    let mesh = match proxies {
-        None => None,
-        Some(proxies) => {
-            let reports = (!args.no_controllers).then_some(ledger);
-            let api = proxy_api::ProxyApi::open(server, client.clone(), data, reports)?;
-            Some(tokio::spawn(mesh::keep(client, api, clock, random, proxies, mesh_stopped)))
-        }
-    };
+    let reports = (!args.no_controllers).then_some(ledger);
+    let access = proxy_api::ProxyApi::open(server, client.clone(), data, reports)?;
+    let access = mesh::ProxyAccess::Sockets(access);
+    let mesh = tokio::spawn(mesh::keep(client, access, clock, random, proxies, mesh_stopped));
     output::print_text(&format!("{}\n", kubeconfig.display()))?;
     systemd::notify_ready();
     announce(args, "serving", &format!("serving on https://{}; stop with Ctrl-C", reachable(listen)));
@@ -269,9 +267,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     if let Some(node) = node {
         node.await.context("supervisor of the node proxy panicked")?;
     }
-    if let Some(mesh) = mesh {
-        mesh.await.context("supervisor of the L7 proxies panicked")?;
-    }
+    mesh.await.context("supervisor of the L7 proxies panicked")?;
     if let Some(controllers) = controllers {
         controllers.stop().await?;
     }

@@ -102,6 +102,11 @@ impl Machine {
         self.data.join("kubeconfig")
     }
 
+    /// Runs a function in the namespace of the machine.
+    pub fn within<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        self.neighbour.within(work)
+    }
+
     fn command(&self, words: &[&str]) -> Command {
         let mut command = self.spaces.command(env!("CARGO_BIN_EXE_zoneward"));
         command.args(words);

@@ -41,7 +41,7 @@ pub struct JoinFlags {
 pub struct NodeCredential {
     pub node: String,
     pub server: String,
-    authority: String,
+    pub(super) authority: String,
     token: String,
     issued: i64,
     expires: i64,
@@ -66,7 +66,7 @@ impl NodeCredential {
         })
     }
 
-    fn read(path: &Path) -> Result<Option<Self>> {
+    pub(super) fn read(path: &Path) -> Result<Option<Self>> {
         match fs::read_to_string(path) {
             Ok(text) => match Self::parse(&text) {
                 Some(credential) => Ok(Some(credential)),
@@ -82,7 +82,7 @@ impl NodeCredential {
 }
 
 /// Written as JSON, which is YAML.
-fn kubeconfig(server: &str, authority: &str, user: &str, token: &str) -> String {
+pub(super) fn kubeconfig(server: &str, authority: &str, user: &str, token: &str) -> String {
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",

@@ -102,6 +102,9 @@ pub struct ProxyArgs {
     /// Unix socket to report traffic to, instead of the address in the Lease
     #[arg(long, value_name = "FILE")]
     pub ledger_socket: Option<PathBuf>,
+    /// Name of this proxy in reports of traffic, for a proxy of a joined machine
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub report_as: Option<String>,
     #[command(flatten)]
     pub log: log::LogArgs,
 }
@@ -406,7 +409,7 @@ fn reporter(
     let pod = super::pod(&args.input.connection);
     TrafficReporter {
         client,
-        reporter: format!("proxy/{namespace}/{pod}"),
+        reporter: args.report_as.clone().unwrap_or_else(|| format!("proxy/{namespace}/{pod}")),
         source: Box::new(traffic),
         unbound_ports: None,
         clock: Clock::system(),

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use model::annotation;
+use node::running_config;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
@@ -54,8 +55,12 @@ impl NodeLog {
         Self { node: node.to_owned(), address, pod: None }
     }
 
-    /// The logs of these nodes, or of all.
-    pub async fn find(client: &Client, namespace: &str, nodes: &[String]) -> Result<Vec<Self>> {
+    /// The logs of these nodes, or of all, and why others cannot be read from here.
+    pub async fn find(
+        client: &Client,
+        namespace: &str,
+        nodes: &[String],
+    ) -> Result<(Vec<Self>, Vec<String>)> {
         let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
         let labels = format!("{}={}", annotation::COMPONENT, annotation::NODE_PROXY);
         let leases = api.list(&ListParams::default().labels(&labels)).await;
@@ -81,7 +86,6 @@ impl NodeLog {
                  --lease-namespace"
             );
         }
-        logs.truncate(if nodes.is_empty() { MAX_NODES } else { nodes.len() });
         let pods: Api<Pod> = Api::all(client.clone());
         let pods = pods.list(&ListParams::default().labels(POD_LABELS)).await;
         for pod in pods.context("listing the pods of node proxies")?.items {
@@ -89,7 +93,28 @@ impl NodeLog {
             let key = (pod.namespace().unwrap_or_default(), pod.name_any());
             logs.iter_mut().filter(|log| log.node == on).for_each(|log| log.pod = Some(key.clone()));
         }
-        Ok(logs)
+        let running = running_config::ask().ok().flatten().map(|running| running.node);
+        let here = running.unwrap_or_else(cluster::hostname);
+        let elsewhere: Vec<String> = logs.iter().filter_map(|log| log.unreadable(&here)).collect();
+        logs.retain(|log| log.unreadable(&here).is_none());
+        if logs.is_empty() || (!nodes.is_empty() && !elsewhere.is_empty()) {
+            bail!("{}", elsewhere.join("; "));
+        }
+        logs.truncate(if nodes.is_empty() { MAX_NODES } else { nodes.len() });
+        Ok((logs, elsewhere))
+    }
+
+    /// Why the log cannot be read from the machine with this node: it is on the loopback of another one, which only a pod
+    /// can be reached on.
+    fn unreadable(&self, here: &str) -> Option<String> {
+        let is_readable = self.pod.is_some() || self.node == here || !self.address.ip().is_loopback();
+        let Self { node, address, .. } = self;
+        (!is_readable).then(|| {
+            format!(
+                "{node}: its node proxy serves connections to its own machine only, at {address}: forward the port with \
+                 `ssh -L 10349:{address} {node}`, and observe it with --node {node} --server 127.0.0.1:10349"
+            )
+        })
     }
 
     /// Reads the log until the receiver is dropped.
@@ -153,5 +178,28 @@ impl NodeLog {
             tokio::time::sleep(INTERVAL).await;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_of_another_machine_is_not_read() {
+        let log = |node: &str, address: &str, pod: bool| NodeLog {
+            node: node.to_owned(),
+            address: address.parse().expect("an address"),
+            pod: pod.then(|| ("kube-system".to_owned(), "p".to_owned())),
+        };
+        for (node, address, pod) in [
+            ("box-1", "127.0.0.1:10249", false),
+            ("box-2", "127.0.0.1:10249", true),
+            ("box-2", "10.0.0.2:10249", false),
+        ] {
+            assert_eq!(log(node, address, pod).unreadable("box-1"), None, "{node} {address}");
+        }
+        let why = log("box-2", "127.0.0.1:10249", false).unreadable("box-1").unwrap_or_default();
+        assert!(why.contains("ssh -L 10349:127.0.0.1:10249 box-2"), "{why}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::checks;
+use super::{checks, local};
 use output::count;
 use output::units::{amount, listed, maybe, percent, plain, seconds, size};
 use plan::status::convergence::DurationQuantiles;
@@ -337,6 +337,12 @@ fn nodes(nodes: &[NodeStatus], wide: bool) -> String {
     let mut text = format!("\n{}", columns(&heads, &rows, 5..8, wide));
     for node in nodes.iter().filter(|node| !node.failed_services.is_empty()) {
         text += &paragraph(&format!("{} failed: ", node.name), &listed(&node.failed_services, MAX_NAMES));
+    }
+    for (node, last) in nodes.iter().filter_map(|node| Some((node, node.last_outage.as_ref()?))) {
+        let (source, ended) =
+            (if last.from_file { " of its snapshot" } else { "" }, local::time(last.ended_at));
+        let said = format!("objects{source} were {} s old when the API was back, {ended}", last.age_seconds);
+        text += &paragraph(&format!("{} served alone: ", node.name), &said);
     }
     let hidden = nodes.len() - shown;
     let current = nodes[shown..].iter().all(|node| node.state == NodeState::Current);

@@ -86,7 +86,7 @@ fn variables_in(folder: &Path) -> String {
 
 /// Logs of units, and of the files that the user names.
 pub(super) fn logs(files: &[PathBuf], collected: &mut Collected) {
-    for unit in ["zoneward-up", "zoneward-node", "zoneward-controller"] {
+    for unit in ["zoneward-up", "zoneward-join", "zoneward-node", "zoneward-controller"] {
         let words = ["--no-pager", "--output=short-iso", "--lines=5000", "--unit", unit];
         let file = format!("logs/{unit}.log");
         match program::run("journalctl", &words, "") {

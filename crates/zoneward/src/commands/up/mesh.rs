@@ -1,5 +1,7 @@
-//! The L7 proxies of this machine: one process per MeshGateway, per Gateway of the Gateway API and per sidecar. Each is
-//! restarted when it fails, and stopped when its gateway is deleted.
+//! The L7 proxies of this machine, of `zoneward up` or of a joined one: one process per MeshGateway, per Gateway of the
+//! Gateway API and per sidecar. Each is restarted when it fails, and stopped when its gateway is deleted.
+//!
+//! The machine of the API also grants each gateway its certificates, on whichever machine it runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -15,12 +17,14 @@ use model::{Name, ObjectKey};
 use plan::gateway_api::{
     AssignedAddresses, AttachedRoutes, MachineAddresses, StatusPlanner, machine_addresses,
 };
+use plan::join::ProxyUser;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::proxy_api::{CertificateNames, GatewayName, ProxyApi, ProxySocket};
 use crate::cli;
+use crate::commands::join::proxy_credentials::{KeptCredential, ProxyCredentials};
 use cluster::log::LogFormat;
 use cluster::supervisor::{self, ChildPrivileges, ChildProgram, RestartBackoff};
 use cluster::{Informer, InformerEvent, ObjectKind, WatchCache, WatchSpec};
@@ -34,6 +38,65 @@ const EVENTS_PER_SYNC: usize = 1_024;
 /// Beside the kinds of the Gateway API.
 const WATCHED: [ObjectKind; 2] = [ObjectKind::Gateway, ObjectKind::Namespace];
 
+/// How proxies reach the API.
+pub enum ProxyAccess {
+    /// By sockets of `zoneward up`.
+    Sockets(ProxyApi),
+    /// By credentials, on a joined machine.
+    Credentials(ProxyCredentials),
+}
+
+/// What keeps one proxy connected to the API; ends when it is dropped.
+enum ProxyLink {
+    Socket(ProxySocket),
+    Credential(KeptCredential),
+}
+
+impl ProxyAccess {
+    fn link(&self, number: usize, proxy: &ProxyUser) -> Result<ProxyLink> {
+        Ok(match self {
+            Self::Sockets(api) => ProxyLink::Socket(api.socket(number, proxy)?),
+            Self::Credentials(all) => ProxyLink::Credential(all.keep(number, proxy)),
+        })
+    }
+
+    /// Grants a gateway its certificates. On a joined machine, that is done on the machine of the API.
+    async fn grant(&self, gateway: &GatewayName, namespace: &str, sources: &CertificateNames) {
+        if let Self::Sockets(api) = self {
+            api.grant_sources(gateway, namespace, sources).await;
+        }
+    }
+
+    async fn revoke(&self, gateway: &GatewayName, namespace: &str) {
+        if let Self::Sockets(api) = self {
+            api.revoke_sources(gateway, namespace).await;
+        }
+    }
+}
+
+impl ProxyLink {
+    /// Tells the program where the API is, and as which user to run.
+    fn apply(&self, program: &mut ChildProgram) {
+        let user = match self {
+            Self::Socket(socket) => {
+                program.args.extend(["--api-socket".into(), socket.path.clone().into()]);
+                // They may read neither Leases nor the socket of the ledger: each has a socket for its reports.
+                program.args.push("--controller-lease=".into());
+                if let Some(reports) = &socket.reports {
+                    program.args.extend(["--ledger-socket".into(), reports.path.clone().into()]);
+                }
+                socket.user
+            }
+            Self::Credential(credential) => {
+                program.args.extend(["--kubeconfig".into(), credential.path.clone().into()]);
+                program.args.extend(["--report-as".into(), credential.reporter.clone().into()]);
+                credential.user
+            }
+        };
+        program.privileges = ChildPrivileges::Dropped { user };
+    }
+}
+
 /// Settings of all proxies.
 #[derive(Clone, Debug)]
 pub struct ProxySupervisor {
@@ -44,9 +107,24 @@ pub struct ProxySupervisor {
     /// The addresses of Gateways.
     machine: MachineAddresses,
     sidecars: Vec<Sidecar>,
+    /// Whether gateways run here.
+    runs_gateways: bool,
     /// Listen address of health and metrics of the first proxy; the others use the ports after it.
     metrics: SocketAddr,
     log: LogFormat,
+}
+
+/// What the flags say about all proxies.
+pub struct ProxySupervisorSettings<'a> {
+    /// Flags of every proxy.
+    pub common: Vec<OsString>,
+    pub zone: Option<&'a str>,
+    pub bind: &'a [IpAddr],
+    pub machine: MachineAddresses,
+    pub sidecars: &'a [String],
+    pub runs_gateways: bool,
+    pub metrics: SocketAddr,
+    pub log: LogFormat,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,29 +135,35 @@ struct Sidecar {
 }
 
 impl ProxySupervisor {
-    /// Parses the flags.
+    /// Parses the flags of `up`; without L7 proxies, only rights are granted.
     pub fn new(args: &cli::Up) -> Result<Self> {
+        let mut common = args.access.words();
+        common.extend(args.edge.words()?);
+        Self::with(ProxySupervisorSettings {
+            common,
+            zone: args.zone.as_deref(),
+            bind: &args.mesh_bind,
+            machine: args.machine_addresses(),
+            sidecars: &args.sidecar,
+            runs_gateways: !args.no_mesh,
+            metrics: args.mesh_metrics_bind_address,
+            log: args.log.logging_format,
+        })
+    }
+
+    pub fn with(settings: ProxySupervisorSettings<'_>) -> Result<Self> {
+        let ProxySupervisorSettings { common: more, zone, machine, runs_gateways, metrics, log, .. } = settings;
         let program = std::env::current_exe().context("path of this program")?;
-        // They may read neither Leases nor the socket of the ledger: each has a socket for its reports.
-        let mut common: Vec<OsString> = vec!["mesh".into(), "proxy".into(), "--controller-lease=".into()];
+        let mut common: Vec<OsString> = vec!["mesh".into(), "proxy".into()];
         // Shorter than the stop timeout of child processes.
-        let log = args.log.logging_format;
         common.extend(["--drain", "5s", "--logging-format", log.as_str()].map(OsString::from));
-        common.extend(args.access.words());
-        if let Some(zone) = &args.zone {
+        common.extend(more);
+        if let Some(zone) = zone {
             common.extend(["--zone".into(), zone.into()]);
         }
-        common.extend(args.edge.words()?);
-        let sidecars: Result<Vec<Sidecar>> = args.sidecar.iter().map(|text| sidecar(text)).collect();
-        let proxies = Self {
-            program,
-            common,
-            bind: args.mesh_bind.clone(),
-            machine: args.machine_addresses(),
-            sidecars: sidecars?,
-            metrics: args.mesh_metrics_bind_address,
-            log,
-        };
+        let sidecars: Result<Vec<Sidecar>> = settings.sidecars.iter().map(|text| sidecar(text)).collect();
+        let (bind, sidecars) = (settings.bind.to_vec(), sidecars?);
+        let proxies = Self { program, common, bind, machine, sidecars, runs_gateways, metrics, log };
         let most = proxies.sidecars.len() + MAX_GATEWAYS;
         if proxies.metrics.port() != 0 && usize::from(u16::MAX - proxies.metrics.port()) < most {
             bail!(
@@ -149,20 +233,30 @@ struct RunningProxy {
     number: usize,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
-    /// Its API.
-    _socket: ProxySocket,
+    /// Its way to the API.
+    _link: ProxyLink,
 }
 
 impl RunningProxy {
-    fn start(number: usize, mut program: ChildProgram, socket: ProxySocket, clock: &Clock) -> Self {
-        program.args.extend(["--api-socket".into(), socket.path.clone().into()]);
-        if let Some(reports) = &socket.reports {
-            program.args.extend(["--ledger-socket".into(), reports.path.clone().into()]);
-        }
-        program.privileges = ChildPrivileges::Dropped { user: socket.user };
-        let (stop, stopped) = watch::channel(false);
-        let supervised = supervisor::supervise(program, RestartBackoff::default(), clock.clone(), stopped);
-        Self { number, stop, task: tokio::spawn(supervised), _socket: socket }
+    fn start(number: usize, mut program: ChildProgram, link: ProxyLink, clock: &Clock) -> Self {
+        link.apply(&mut program);
+        let (stop, mut stopped) = watch::channel(false);
+        let ready = match &link {
+            ProxyLink::Socket(_) => None,
+            ProxyLink::Credential(credential) => Some(credential.ready.clone()),
+        };
+        let clock = clock.clone();
+        let supervised = async move {
+            if let Some(mut ready) = ready {
+                tokio::select! {
+                    biased;
+                    _ = stopped.wait_for(|stop| *stop) => return,
+                    _ = ready.wait_for(|ready| *ready) => {}
+                }
+            }
+            supervisor::supervise(program, RestartBackoff::default(), clock, stopped).await;
+        };
+        Self { number, stop, task: tokio::spawn(supervised), _link: link }
     }
 
     async fn stop(self) {
@@ -175,32 +269,34 @@ impl RunningProxy {
 /// Keeps the proxies running until `stop` turns true.
 pub async fn keep(
     client: Client,
-    api: ProxyApi,
+    access: ProxyAccess,
     clock: Clock,
     random: Random,
     proxies: ProxySupervisor,
     mut stop: watch::Receiver<bool>,
 ) {
-    api.grant_common().await;
     let mut sidecars = Vec::new();
     for (i, sidecar) in proxies.sidecars.iter().enumerate() {
-        let user = format!("system:zoneward:sidecar:{}:{i}", sidecar.namespace);
-        match api.socket(i, &user, &format!("proxy/{}/sidecar-{i}", sidecar.namespace)) {
-            Ok(socket) => {
-                sidecars.push(RunningProxy::start(i, proxies.sidecar(i, sidecar), socket, &clock));
+        match access.link(i, &ProxyUser::sidecar(&sidecar.namespace, i)) {
+            Ok(link) => {
+                sidecars.push(RunningProxy::start(i, proxies.sidecar(i, sidecar), link, &clock));
             }
             Err(error) => warn!(error = %format_args!("{error:#}"), "sidecar is not started"),
         }
     }
     let wanted = WATCHED.into_iter().chain(ObjectKind::GATEWAY_API);
-    let mut feed = Informer::start(&client, random, wanted.map(WatchSpec::all));
+    // A joined machine without gateways may not read them.
+    let is_watching = proxies.runs_gateways || matches!(access, ProxyAccess::Sockets(_));
+    let wanted = wanted.filter(|_| is_watching).map(WatchSpec::all);
+    let mut feed = Informer::start(&client, random, wanted);
     let cache = WatchCache::default();
-    let mut gateways = Gateways { proxies, api, clock, cache, kept: BTreeMap::new(), stopping: Vec::new() };
+    let mut gateways =
+        Gateways { proxies, access, clock, cache, kept: BTreeMap::new(), stopping: Vec::new() };
     loop {
         let event = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
-            event = feed.next() => event,
+            event = feed.next(), if is_watching => event,
         };
         gateways.apply(event);
         for _ in 0..EVENTS_PER_SYNC {
@@ -211,7 +307,7 @@ pub async fn keep(
     }
     // All at once: each has some seconds to let its connections end.
     let all: Vec<RunningProxy> =
-        sidecars.into_iter().chain(gateways.kept.into_values().map(|kept| kept.proxy)).collect();
+        sidecars.into_iter().chain(gateways.kept.into_values().filter_map(|kept| kept.proxy)).collect();
     for kept in &all {
         kept.stop.send_replace(true);
     }
@@ -228,20 +324,22 @@ pub async fn keep(
 struct WantedGateway {
     /// Its kind, as in manifests.
     kind: &'static str,
-    bind: Vec<IpAddr>,
+    /// Where it listens on this machine; `None` if it does not run here.
+    bind: Option<Vec<IpAddr>>,
     /// By namespace.
     sources: BTreeMap<String, CertificateNames>,
 }
 
-/// A gateway that is served.
+/// A gateway that is served here, or that has its rights from here.
 struct KeptGateway {
-    proxy: RunningProxy,
+    /// `None` if it does not run here.
+    proxy: Option<RunningProxy>,
     wanted: WantedGateway,
 }
 
 struct Gateways {
     proxies: ProxySupervisor,
-    api: ProxyApi,
+    access: ProxyAccess,
     clock: Clock,
     cache: WatchCache,
     kept: BTreeMap<GatewayName, KeptGateway>,
@@ -255,7 +353,7 @@ impl Gateways {
         }
     }
 
-    /// All gateways of this machine. A MeshGateway comes before a Gateway of the same name.
+    /// All gateways, and where they listen on this machine. A MeshGateway comes before a Gateway of the same name.
     fn wanted(&self) -> BTreeMap<GatewayName, WantedGateway> {
         let snapshot = self.cache.snapshot();
         let name = |key: &ObjectKey| GatewayName {
@@ -267,7 +365,8 @@ impl Gateways {
         let addresses = AssignedAddresses::Machine(machine.clone());
         let mut attached = AttachedRoutes::default();
         let planner = StatusPlanner::new(snapshot, CONTROLLER, &addresses, &mut attached);
-        for (key, bind) in machine_addresses(snapshot, CONTROLLER, machine) {
+        let mut own = machine_addresses(snapshot, CONTROLLER, machine);
+        for key in planner.gateways() {
             let mut sources: BTreeMap<String, CertificateNames> = BTreeMap::new();
             for (kind, source) in planner.certificates(Some(&key)) {
                 let names = sources.entry(source.namespace.to_string()).or_default();
@@ -276,6 +375,7 @@ impl Gateways {
                     CertificateKind::ConfigMap => names.config_maps.insert(source.name.to_string()),
                 };
             }
+            let bind = own.remove(&key).filter(|_| self.proxies.runs_gateways);
             wanted.insert(name(&key), WantedGateway { kind: "Gateway", bind, sources });
         }
         for gateway in snapshot.gateways() {
@@ -283,7 +383,7 @@ impl Gateways {
             let secrets = secrets.map(|certificate| certificate.secret.name.to_string()).collect();
             let names = CertificateNames { secrets, ..CertificateNames::default() };
             let sources = [(gateway.key.namespace.to_string(), names)].into();
-            let bind = self.proxies.bind.clone();
+            let bind = self.proxies.runs_gateways.then(|| self.proxies.bind.clone());
             wanted.insert(name(&gateway.key), WantedGateway { kind: "MeshGateway", bind, sources });
         }
         wanted
@@ -313,10 +413,10 @@ impl Gateways {
         }
         let had = before.as_ref().map(|before| before.sources.clone()).unwrap_or_default();
         for (namespace, sources) in wanted.sources.iter().filter(|(at, own)| had.get(*at) != Some(own)) {
-            self.api.grant_sources(&name, namespace, sources).await;
+            self.access.grant(&name, namespace, sources).await;
         }
         for namespace in had.keys().filter(|namespace| !wanted.sources.contains_key(*namespace)) {
-            self.api.revoke_sources(&name, namespace).await;
+            self.access.revoke(&name, namespace).await;
         }
         let keeps_proxy =
             before.is_some_and(|before| (before.kind, &before.bind) == (wanted.kind, &wanted.bind));
@@ -327,46 +427,49 @@ impl Gateways {
                 return;
             }
             // It listens elsewhere: the new one needs its socket and ports.
-            kept.proxy.stop().await;
+            if let Some(proxy) = kept.proxy {
+                proxy.stop().await;
+            }
         }
-        self.start(name, wanted);
+        let proxy = wanted.bind.as_ref().and_then(|bind| self.start(&name, wanted.kind, bind));
+        self.kept.insert(name, KeptGateway { proxy, wanted });
     }
 
-    fn start(&mut self, gateway: GatewayName, wanted: WantedGateway) {
-        let GatewayName { namespace, name } = &gateway;
-        let kind = wanted.kind;
-        let taken: BTreeSet<usize> = self.kept.values().map(|kept| kept.proxy.number).collect();
+    fn start(&self, gateway: &GatewayName, kind: &str, bind: &[IpAddr]) -> Option<RunningProxy> {
+        let GatewayName { namespace, name } = gateway;
+        let running = self.kept.values().filter_map(|kept| kept.proxy.as_ref());
+        let taken: BTreeSet<usize> = running.map(|proxy| proxy.number).collect();
         let Some(number) = (0..MAX_GATEWAYS).find(|number| !taken.contains(number)) else {
-            return warn!(
+            warn!(
                 kind,
                 namespace,
                 name,
                 most = MAX_GATEWAYS,
                 "gateway is not served: too many on this machine"
             );
+            return None;
         };
         let of_all = self.proxies.sidecars.len() + number;
         let address = self.proxies.metrics(of_all);
-        let reporter = format!("proxy/{namespace}/gateway-{name}");
-        let socket = match self.api.socket(of_all, &gateway.user(), &reporter) {
-            Ok(socket) => socket,
+        let link = match self.access.link(of_all, &gateway.proxy()) {
+            Ok(link) => link,
             Err(error) => {
-                return warn!(kind, namespace, name, error = %format_args!("{error:#}"), "gateway is not served");
+                warn!(kind, namespace, name, error = %format_args!("{error:#}"), "gateway is not served");
+                return None;
             }
         };
         info!(kind, namespace, name, metrics = %address, "starting a proxy for a gateway");
-        let program = self.proxies.gateway(number, &gateway, &wanted.bind);
-        let proxy = RunningProxy::start(number, program, socket, &self.clock);
-        self.kept.insert(gateway, KeptGateway { proxy, wanted });
+        let program = self.proxies.gateway(number, gateway, bind);
+        Some(RunningProxy::start(number, program, link, &self.clock))
     }
 
     async fn gone(&mut self, name: &GatewayName) {
         self.stopping.retain(|task| !task.is_finished());
         let Some(kept) = self.kept.remove(name) else { return };
         for namespace in kept.wanted.sources.keys() {
-            self.api.revoke_sources(name, namespace).await;
+            self.access.revoke(name, namespace).await;
         }
-        self.stopping.push(tokio::spawn(kept.proxy.stop()));
+        self.stopping.extend(kept.proxy.map(|proxy| tokio::spawn(proxy.stop())));
     }
 }
 

@@ -4,14 +4,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use cluster::admin_server;
-use cluster::supervisor;
 use controller::traffic_ledger::SharedLedger;
 use kube::Client;
+use plan::join::{PROXIES, ProxyUser};
 use serde_json::{Value, json};
 use store::api::Caller;
 use store::server::ApiServer;
@@ -20,20 +19,15 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
-/// User of the first proxy; the others have the ids below it.
-const FIRST_USER: u32 = 65_532;
-/// The group of all proxies.
-const GROUP: &str = "system:zoneward:proxies";
-/// The ClusterRole of all proxies.
-const ROLE: &str = "system:zoneward:proxy";
+use super::proxy_folder::{ProxyFolder, protect};
+
 const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// Serves the API to proxies.
 pub struct ProxyApi {
     server: ApiServer,
     client: Client,
-    folder: PathBuf,
-    changes_user: bool,
+    folder: ProxyFolder,
     /// Takes reports, if a controller runs in this process.
     ledger: Option<SharedLedger>,
 }
@@ -70,12 +64,6 @@ impl Drop for ReportSocket {
     }
 }
 
-impl Drop for ProxyApi {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
 impl ProxyApi {
     pub fn open(
         server: ApiServer,
@@ -83,81 +71,34 @@ impl ProxyApi {
         data: &Path,
         ledger: Option<SharedLedger>,
     ) -> Result<Self> {
-        let changes_user = supervisor::can_change_user(FIRST_USER);
-        // Other users cannot enter the data directory.
-        let folder = match (changes_user, std::env::var_os("RUNTIME_DIRECTORY")) {
-            (false, _) => data.join("proxies"),
-            (true, Some(runtime)) => Path::new(&runtime).join("proxies"),
-            (true, None) => std::env::temp_dir().join(format!("zoneward-{:016x}", clock::os_seed())),
-        };
-        if !changes_user {
-            warn!(
-                "L7 proxies run as the user of this process: it is not root, or its namespace has no other users"
-            );
-        }
-        let _ = fs::remove_dir_all(&folder);
-        let mode = if changes_user { 0o711 } else { 0o700 };
-        // Fails if it exists: in a shared folder it could belong to another user.
-        fs::DirBuilder::new()
-            .mode(mode)
-            .create(&folder)
-            .with_context(|| format!("creating {}", folder.display()))?;
-        fs::set_permissions(&folder, fs::Permissions::from_mode(mode))
-            .with_context(|| format!("protecting {}", folder.display()))?;
-        Ok(Self { server, client, folder, changes_user, ledger })
+        Ok(Self { server, client, folder: ProxyFolder::open(data)?, ledger })
     }
 
-    /// Serves the API to the proxy with a number, as this user of the API. It reports traffic as `reporter`.
-    pub fn socket(&self, number: usize, name: &str, reporter: &str) -> Result<ProxySocket> {
-        let offset = u32::try_from(number).unwrap_or(u32::MAX);
-        let user = self.changes_user.then(|| FIRST_USER.saturating_sub(offset).max(1));
+    /// Serves the API to the proxy with a number, as this user of the API.
+    pub fn socket(&self, number: usize, proxy: &ProxyUser) -> Result<ProxySocket> {
+        let user = self.folder.user(number);
         let (path, listener) = self.listen(&format!("{number}.sock"), user)?;
-        let caller = Caller::new(name, &[GROUP, plan::rbac::AUTHENTICATED]);
+        let caller = Caller::new(&proxy.user_name(), &[PROXIES, plan::rbac::AUTHENTICATED]);
         let task = tokio::spawn(self.server.clone().serve_unix_as(listener, caller));
         let mut socket = ProxySocket { path, reports: None, user, task };
         if let Some(ledger) = &self.ledger {
             let (path, listener) = self.listen(&format!("{number}-ledger.sock"), user)?;
             let (stop, stopped) = watch::channel(false);
-            tokio::spawn(admin_server::serve_unix(listener, ledger.report_routes(reporter), stopped));
-            let (reporter, ledger) = (reporter.to_owned(), ledger.clone());
-            socket.reports = Some(ReportSocket { path, reporter, ledger, _stop: stop });
+            let reporter = proxy.reporter(None);
+            tokio::spawn(admin_server::serve_unix(listener, ledger.report_routes(&reporter), stopped));
+            socket.reports = Some(ReportSocket { path, reporter, ledger: ledger.clone(), _stop: stop });
         }
         Ok(socket)
     }
 
     /// A socket that this user alone can open; `None` for that of this process.
     fn listen(&self, file: &str, user: Option<u32>) -> Result<(PathBuf, UnixListener)> {
-        let path = self.folder.join(file);
+        let path = self.folder.file(file);
         let _ = fs::remove_file(&path);
         let listener =
             UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()))?;
-        let protect = || format!("protecting {}", path.display());
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).with_context(protect)?;
-        if let Some(user) = user {
-            chown(&path, Some(user), Some(user)).with_context(protect)?;
-        }
+        protect(&path, user)?;
         Ok((path, listener))
-    }
-
-    /// Grants what every proxy needs.
-    pub async fn grant_common(&self) {
-        let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
-        let reads = ["list", "watch"];
-        let role = json!({"apiVersion": format!("{RBAC}/v1"), "kind": "ClusterRole", "metadata": {"name": ROLE},
-        "rules": [
-            rule("", &["services", "pods", "nodes", "namespaces"], &reads),
-            rule("discovery.k8s.io", &["endpointslices"], &reads),
-            rule("zoneward.dev", &["meshhttproutes", "meshgatewayhttproutes", "meshtcproutes", "meshgateways", "meshloadbalancings", "meshroutefilters"], &reads),
-            rule("gateway.networking.k8s.io", &["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes",
-                "tlsroutes", "tcproutes", "udproutes", "referencegrants", "backendtlspolicies"], &reads),
-            rule("authentication.k8s.io", &["tokenreviews"], &["create"]),
-            rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
-        ]});
-        let binding = json!({"apiVersion": format!("{RBAC}/v1"), "kind": "ClusterRoleBinding",
-            "metadata": {"name": ROLE}, "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": ROLE},
-            "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": GROUP}]});
-        self.put(&format!("/apis/{RBAC}/v1/clusterroles"), role).await;
-        self.put(&format!("/apis/{RBAC}/v1/clusterrolebindings"), binding).await;
     }
 
     /// Grants a gateway Secrets and ConfigMaps of a namespace by name, and no others.
@@ -222,9 +163,13 @@ pub struct GatewayName {
 }
 
 impl GatewayName {
-    /// The user of the gateway in the API.
-    pub fn user(&self) -> String {
-        format!("system:zoneward:gateway:{}:{}", self.namespace, self.name)
+    /// The gateway as a user of the API.
+    pub fn proxy(&self) -> ProxyUser {
+        ProxyUser::gateway(&self.namespace, &self.name)
+    }
+
+    fn user(&self) -> String {
+        self.proxy().user_name()
     }
 
     /// The name of its Role in a namespace.
