@@ -188,6 +188,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         conntrack: ConntrackSocket::open().ok().map(|socket| Box::new(socket) as _),
         traffic: traffic::start(&options.clock, source, zones_of_pods, sums, options.service_traffic_metrics),
         clock: options.clock.clone(),
+        local_addresses: local_addresses::local(),
     };
     let reconfigured = config_change(options.config_file);
     let end = tokio::select! {
@@ -195,7 +196,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         _ = terminate.recv() => Ok(RunEnd::Stopped),
         _ = interrupt.recv() => Ok(RunEnd::Stopped),
         () = reconfigured => Ok(RunEnd::Reconfigured),
-        end = run_loop(SyncLoop::new(parts), watches, snapshot, &options.clock) => end,
+        end = run_loop(SyncLoop::new(parts), watches, local_addresses::changes(), snapshot, &options.clock) => end,
     };
     dns_stop.send_replace(true);
     if let Some(dns) = dns {
@@ -308,7 +309,7 @@ const WATCHED: [ObjectKind; 4] =
     [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Node, ObjectKind::ServiceCidr];
 
 /// Semantics D1: not what another proxy serves, not headless, and of Nodes our own.
-fn watch_specs(node: &str) -> Vec<WatchSpec> {
+pub fn watch_specs(node: &str) -> Vec<WatchSpec> {
     vec![
         WatchSpec::all(ObjectKind::Service).labels("!service.kubernetes.io/service-proxy-name"),
         WatchSpec::all(ObjectKind::Slice).labels("!service.kubernetes.io/headless"),
@@ -317,13 +318,19 @@ fn watch_specs(node: &str) -> Vec<WatchSpec> {
     ]
 }
 
+/// The loop of [`run`] on a machine whose addresses never change, without a snapshot file: for simulations.
+pub async fn run_with_fixed_addresses(sync_loop: SyncLoop, watches: Informer, clock: &Clock) -> Result<RunEnd> {
+    let (_sender, no_changes) = watch::channel(0);
+    run_loop(sync_loop, watches, no_changes, None, clock).await
+}
+
 async fn run_loop(
     mut sync_loop: SyncLoop,
     mut watches: Informer,
+    mut address_changes: watch::Receiver<u64>,
     mut snapshot: Option<SnapshotFile>,
     clock: &Clock,
 ) -> Result<RunEnd> {
-    let mut address_changes = local_addresses::changes();
     let mut watches_addresses = true;
     let mut replay_at = snapshot.as_ref().map(|_| clock.now() + snapshot_file::API_TIMEOUT);
     loop {

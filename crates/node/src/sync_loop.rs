@@ -69,6 +69,8 @@ pub struct SyncLoopParts {
     pub conntrack: Option<Box<dyn ConntrackTable + Send>>,
     pub traffic: TrafficCounters,
     pub clock: Clock,
+    /// The addresses of this machine.
+    pub local_addresses: Vec<IpAddr>,
 }
 
 /// How far this node's configuration and all rules that follow from it are in the kernel.
@@ -153,7 +155,7 @@ impl SyncLoop {
             cache: WatchCache::default(),
             conntrack: parts.conntrack,
             traffic: parts.traffic,
-            local_addresses: local_addresses::local(),
+            local_addresses: parts.local_addresses,
             phase: Phase::WaitingForCaches { since: now },
             pending: Pending { node: true, ..Pending::default() },
             cleanup_at: None,

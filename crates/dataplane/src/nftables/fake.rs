@@ -56,6 +56,12 @@ impl FakeKernel {
         &self.ruleset
     }
 
+    /// Another program deletes all tables, as `nft flush ruleset`.
+    pub fn flush(&mut self) {
+        self.ruleset = Ruleset::default();
+        self.generation = self.generation.wrapping_add(1);
+    }
+
     /// All paths of a packet.
     pub fn evaluate(&self, packet: &TracedPacket, node: &NodeAddresses) -> Result<Evaluation, TooManyPaths> {
         evaluate(&self.ruleset, packet, node)

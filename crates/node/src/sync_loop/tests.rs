@@ -68,6 +68,7 @@ impl World {
             conntrack: Some(Box::new(conntrack.clone())),
             traffic: TrafficCounters::disabled(clock.now()),
             clock,
+            local_addresses: crate::local_addresses::local(),
         });
         KINDS.iter().for_each(|kind| sync_loop.observe(InformerEvent::ListStarted(*kind)));
         World { time, kernel, conntrack, notices, programmed: reported, sync_loop }
