@@ -173,8 +173,9 @@ impl SyncLoop {
             return now + CACHE_POLL;
         }
         let due = self.schedule.next_at().unwrap_or(now);
-        let others =
-            [self.cleanup_at, self.shares_at, self.pending.flows.retry_at(), self.refused.next_retry()];
+        // While a sync is pending, it includes the refused Services: their own retries wait for it.
+        let retry = self.refused.next_retry().filter(|_| self.retries_refused());
+        let others = [self.cleanup_at, self.shares_at, self.pending.flows.retry_at(), retry];
         others.into_iter().flatten().fold(self.traffic.due().min(due), Instant::min)
     }
 
@@ -270,9 +271,14 @@ impl SyncLoop {
         }
     }
 
-    /// Retries a Service that the kernel refused, when its backoff is over and no other change is pending.
+    /// Whether refused Services are retried by themselves: no other change is pending.
+    fn retries_refused(&self) -> bool {
+        matches!(self.phase, Phase::Steady) && self.pending.services.is_empty()
+    }
+
+    /// Retries a Service that the kernel refused, when its backoff is over.
     fn retry_refused(&mut self, now: Instant) {
-        if !matches!(self.phase, Phase::Steady) || !self.pending.services.is_empty() {
+        if !self.retries_refused() {
             return;
         }
         if let Some(key) = self.refused.due(now) {

@@ -183,6 +183,10 @@ impl Simulation {
             let party = order.swap_remove(self.random.below(order.len()));
             if let Some(runtime) = &mut self.parties[party].runtime {
                 runtime.run_until(self.now);
+                if runtime.has_spun() {
+                    let text = format!("{} runs without end at one time", self.names[party]);
+                    return Err(BrokenInvariant::new(15, text));
+                }
             }
             if party == 0 {
                 self.after_api()?;

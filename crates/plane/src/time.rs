@@ -19,12 +19,31 @@ struct PausedTime {
     wall: Mutex<SystemTime>,
     /// Milliseconds after `base` at the end of the last step, for reads outside of the runtime.
     last: AtomicU64,
+    /// The reading of the clock that was given last, and how often: a loop that never waits stops the time.
+    repeated: Mutex<(Instant, u32)>,
+}
+
+/// Readings of the same time after which a party counts as spinning.
+const SPINS: u32 = 300_000;
+
+impl PausedTime {
+    fn spins(&self) -> bool {
+        self.repeated.lock().unwrap_or_else(PoisonError::into_inner).1 > SPINS
+    }
+
+    fn read(&self) -> Instant {
+        let now = tokio::time::Instant::now().into_std();
+        let mut repeated = self.repeated.lock().unwrap_or_else(PoisonError::into_inner);
+        *repeated = if repeated.0 == now { (now, repeated.1 + 1) } else { (now, 0) };
+        assert!(repeated.1 <= SPINS, "this party reads the clock again and again and never waits");
+        now
+    }
 }
 
 impl TimeSource for PausedTime {
     fn monotonic(&self) -> Instant {
         match Handle::try_current() {
-            Ok(_) => tokio::time::Instant::now().into_std(),
+            Ok(_) => self.read(),
             Err(_) => self.base + Duration::from_millis(self.last.load(Ordering::Relaxed)),
         }
     }
@@ -57,7 +76,7 @@ impl PausedRuntime {
         let base = runtime.block_on(async { tokio::time::Instant::now().into_std() });
         let shifted = START.as_secs().saturating_add_signed(wall_offset);
         let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(shifted) + Duration::from_millis(now);
-        let time = Arc::new(PausedTime { base, wall: Mutex::new(wall), last: AtomicU64::new(0) });
+        let time = Arc::new(PausedTime { base, wall: Mutex::new(wall), last: AtomicU64::new(0), repeated: Mutex::new((base, 0)) });
         Self { runtime, time, started: now, elapsed: 0, rate }
     }
 
@@ -83,6 +102,11 @@ impl PausedRuntime {
         let until = tokio::time::Instant::from_std(self.time.base + Duration::from_millis(self.elapsed));
         self.runtime.block_on(async { tokio::time::sleep_until(until).await });
         self.time.last.store(self.elapsed, Ordering::Relaxed);
+    }
+
+    /// Whether a task of this party ran without end at one time; it was stopped.
+    pub fn has_spun(&self) -> bool {
+        self.time.spins()
     }
 
     /// The administrator, or NTP, sets the wall clock.
