@@ -319,7 +319,11 @@ pub fn watch_specs(node: &str) -> Vec<WatchSpec> {
 }
 
 /// The loop of [`run`] on a machine whose addresses never change, without a snapshot file: for simulations.
-pub async fn run_with_fixed_addresses(sync_loop: SyncLoop, watches: Informer, clock: &Clock) -> Result<RunEnd> {
+pub async fn run_with_fixed_addresses(
+    sync_loop: SyncLoop,
+    watches: Informer,
+    clock: &Clock,
+) -> Result<RunEnd> {
     let (_sender, no_changes) = watch::channel(0);
     run_loop(sync_loop, watches, no_changes, None, clock).await
 }

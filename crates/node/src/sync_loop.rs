@@ -25,6 +25,7 @@ use cluster::{ObjectKind, WatchCache};
 use dataplane::backend::{BackendError, NodeBackend, PreviousMode};
 use dataplane::conntrack::ConntrackTable;
 use model::forward::FrontendKind;
+use model::plant::{PlantedBug, is_planted};
 use model::{Family, ForwardingTable, Frontend, Node, Notice, ServiceKey, Timestamp};
 use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check, localhost_node_ports};
 use plan::status::convergence::DurationCounts;
@@ -302,6 +303,9 @@ impl SyncLoop {
             Err(trouble) => {
                 // The full sync that follows covers them (pitfall 1).
                 self.pending.services.extend(services);
+                if is_planted(PlantedBug::LostDirtySet) {
+                    self.pending.services.clear();
+                }
                 match self.settings.mode {
                     Mode::Iptables => self.shared.metrics.restore_failed(kind == SyncKind::Partial),
                     _ => self.shared.metrics.sync_failed(),

@@ -74,7 +74,8 @@ fn check_slices(snapshot: &Snapshot) -> Checked {
     }
     for (service, stored) in snapshot.orphaned_slices() {
         if let Some(slice) = orphans(stored, SliceOptions::default().mode).next() {
-            let text = format!("EndpointSlice {} is left of Service {service}, which does not exist", slice.key);
+            let text =
+                format!("EndpointSlice {} is left of Service {service}, which does not exist", slice.key);
             return Err(BrokenInvariant::new(18, text));
         }
     }
@@ -95,7 +96,8 @@ fn from_nothing(snapshot: &Snapshot, planner: &Planner, service: &Service, ours:
         return Err(BrokenInvariant::new(5, text));
     }
     if wanted != found {
-        let text = format!("Service {} planned from nothing has {wanted:?}, stored are {found:?}", service.key);
+        let text =
+            format!("Service {} planned from nothing has {wanted:?}, stored are {found:?}", service.key);
         return Err(BrokenInvariant::new(18, text));
     }
     Ok(())
@@ -104,7 +106,8 @@ fn from_nothing(snapshot: &Snapshot, planner: &Planner, service: &Service, ours:
 /// Endpoints with their ports and hints, however they are packed.
 fn sorted<'c>(contents: impl Iterator<Item = &'c SliceContent>) -> Vec<String> {
     let lines = |content: &SliceContent| {
-        let ports: Vec<String> = content.ports.iter().map(|port| format!("{:?}/{:?}", port.name, port.port)).collect();
+        let ports: Vec<String> =
+            content.ports.iter().map(|port| format!("{:?}/{:?}", port.name, port.port)).collect();
         let one = |endpoint: &model::Endpoint| {
             format!(
                 "{} {ports:?} {:?} on {:?} in {:?} hints {:?}",
@@ -134,10 +137,14 @@ fn check_kernel(snapshot: &Snapshot, services: &[Value], machine: &Machine, trut
     let fresh = fresh.lock().unwrap_or_else(PoisonError::into_inner);
     let faulty = machine.kernel.lock().unwrap_or_else(PoisonError::into_inner);
     let name = &machine.name;
-    let wrong = |number, to: SocketAddr, what: String| Err(BrokenInvariant::new(number, format!("{name}, {to}: {what}")));
+    let wrong = |number, to: SocketAddr, what: String| {
+        Err(BrokenInvariant::new(number, format!("{name}, {to}: {what}")))
+    };
     for (ip, port) in truth.frontends.keys() {
         let to = SocketAddr::new(*ip, *port);
-        let (Some(found), Some(wanted)) = (connect(&faulty.kernel, machine, to), connect(&fresh, machine, to)) else {
+        let (Some(found), Some(wanted)) =
+            (connect(&faulty.kernel, machine, to), connect(&fresh, machine, to))
+        else {
             return wrong(18, to, "too many paths".to_owned());
         };
         let same = found.verdict == wanted.verdict
@@ -147,7 +154,12 @@ fn check_kernel(snapshot: &Snapshot, services: &[Value], machine: &Machine, trut
         if !same {
             let text = format!(
                 "{:?} {:?} affinity {:?}, planned from nothing {:?} {:?} affinity {:?}",
-                found.verdict, reached(&found), found.affinity, wanted.verdict, reached(&wanted), wanted.affinity
+                found.verdict,
+                reached(&found),
+                found.affinity,
+                wanted.verdict,
+                reached(&wanted),
+                wanted.affinity
             );
             return wrong(18, to, text);
         }
@@ -157,9 +169,15 @@ fn check_kernel(snapshot: &Snapshot, services: &[Value], machine: &Machine, trut
             return wrong(18, to, format!("{:?} is not what the table says", reached(&found)));
         }
         let timeout = services.iter().find(|service| service["spec"]["clusterIP"] == ip.to_string().as_str());
-        let timeout = timeout.and_then(|service| service["spec"]["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"].as_u64());
+        let timeout = timeout.and_then(|service| {
+            service["spec"]["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"].as_u64()
+        });
         if found.verdict == TracedVerdict::Dnat && found.affinity != timeout.map(|seconds| seconds * 1_000) {
-            return wrong(18, to, format!("affinity {:?} ms, the Service says {timeout:?} s", found.affinity));
+            return wrong(
+                18,
+                to,
+                format!("affinity {:?} ms, the Service says {timeout:?} s", found.affinity),
+            );
         }
     }
     check_reachable(snapshot, machine, &faulty.kernel)
@@ -180,7 +198,10 @@ fn check_reachable(snapshot: &Snapshot, machine: &Machine, kernel: &FakeKernel) 
                 let is_free = endpoint.hints.is_none() && service.annotations.is_empty();
                 let address = SocketAddr::new(endpoint.addresses.first(), target);
                 if (is_here || is_free) && !reached.contains(&address) {
-                    let text = format!("{address} of Service {} is ready and not reachable from {}", service.key, machine.name);
+                    let text = format!(
+                        "{address} of Service {} is ready and not reachable from {}",
+                        service.key, machine.name
+                    );
                     return Err(BrokenInvariant::new(20, text));
                 }
             }

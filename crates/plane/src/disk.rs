@@ -67,8 +67,6 @@ struct DiskState {
     random: Random,
     /// After so many writes and syncs every operation fails, because the machine stopped.
     operations_left: u64,
-    /// Syncs do nothing: a planted bug.
-    lies: bool,
 }
 
 /// The files of a store in memory; clones are the same disk.
@@ -78,7 +76,7 @@ pub struct SimulatedDisk(Arc<Mutex<DiskState>>);
 impl SimulatedDisk {
     pub fn new(random: Random) -> Self {
         let files = Default::default();
-        Self(Arc::new(Mutex::new(DiskState { files, random, operations_left: u64::MAX, lies: false })))
+        Self(Arc::new(Mutex::new(DiskState { files, random, operations_left: u64::MAX })))
     }
 
     fn state(&self) -> MutexGuard<'_, DiskState> {
@@ -92,11 +90,6 @@ impl SimulatedDisk {
 
     pub fn has_stopped(&self) -> bool {
         self.state().operations_left == 0
-    }
-
-    /// Syncs do nothing from now on.
-    pub fn lie(&self) {
-        self.state().lies = true;
     }
 
     /// Works again after a stop. Without power, what was not synced is lost, torn or reordered.
@@ -176,9 +169,7 @@ impl StorageBackend for OpenFile {
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.disk.state();
         state.operate()?;
-        if !state.lies {
-            state.files[self.file].sync();
-        }
+        state.files[self.file].sync();
         Ok(())
     }
 

@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::PoisonError;
 
 use dataplane::backend::TracedVerdict;
-use dataplane::nftables::trace::{Evaluation, NodeAddresses, TracedPacket};
 use dataplane::nftables::fake::FakeKernel;
+use dataplane::nftables::trace::{Evaluation, NodeAddresses, TracedPacket};
 use model::forward::{FrontendAction, FrontendAddress};
 use model::{Frontend, Node, Protocol};
 use plan::forward::{NodeConfig, forward};
@@ -90,17 +90,24 @@ impl KernelChecker {
         let name = &machine.name;
         for endpoint in &found {
             if !services.iter().any(|service| truth.was_endpoint(service, *endpoint)) {
-                let text = format!("{name} sends {to} of {services:?} to {endpoint}, which never was an endpoint");
+                let text =
+                    format!("{name} sends {to} of {services:?} to {endpoint}, which never was an endpoint");
                 return Err(BrokenInvariant::new(9, text));
             }
         }
-        let zones: BTreeSet<String> = truth.nodes.get(name).into_iter().flatten()
-            .filter_map(|node| node.zone.as_ref().map(ToString::to_string)).collect();
+        let zones: BTreeSet<String> = truth
+            .nodes
+            .get(name)
+            .into_iter()
+            .flatten()
+            .filter_map(|node| node.zone.as_ref().map(ToString::to_string))
+            .collect();
         let mut versions = services.iter().filter_map(|service| truth.versions.get(service));
         if versions.clone().all(|versions| versions.always_requires_zone)
             && let Some(far) = found.iter().find(|address| truth.zones_of(address.ip()).is_disjoint(&zones))
         {
-            let text = format!("{name} in {zones:?} sends {to} of {services:?}, which requires its zone, to {far}");
+            let text =
+                format!("{name} in {zones:?} sends {to} of {services:?}, which requires its zone, to {far}");
             return Err(BrokenInvariant::new(11, text));
         }
         if versions.any(|versions| was_planned(machine, to, &found, versions, truth)) {

@@ -120,7 +120,9 @@ impl Body for LinkBody {
     ) -> Poll<Option<Result<Frame<Bytes>, LinkError>>> {
         match self.get_mut() {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Stream(frames) => frames.poll_recv(context).map(|item| item.map(|item| item.map(Frame::data))),
+            Self::Stream(frames) => {
+                frames.poll_recv(context).map(|item| item.map(|item| item.map(Frame::data)))
+            }
         }
     }
 }

@@ -38,7 +38,10 @@ fn once(seed: u64, fault_ms: Option<u64>, is_traced: bool, hour: bool) -> ExitCo
     let started = std::time::Instant::now();
     let report = Simulation::run(options, is_traced);
     let took = started.elapsed().as_secs_f64();
-    println!("{} events, hash {:016x}, {} ms simulated in {took:.1} s", report.events, report.hash, report.simulated_ms);
+    println!(
+        "{} events, hash {:016x}, {} ms simulated in {took:.1} s",
+        report.events, report.hash, report.simulated_ms
+    );
     println!("{:#?}", report.counts);
     if report.broken.is_some() {
         println!("{}", if is_traced { format!("{:?}", report.broken) } else { failure(report) });

@@ -39,6 +39,8 @@ pub struct Call {
     reply: Option<oneshot::Sender<LinkResponse>>,
     frames: Option<mpsc::UnboundedSender<Result<Bytes, LinkError>>>,
     loses_response: bool,
+    /// A part was lost: nothing after it arrives, as on one connection.
+    is_broken: bool,
     /// No later part arrives before this.
     not_before: u64,
     /// The API's task, once the request has arrived.
@@ -51,7 +53,7 @@ struct Partition {
     from_api_until: u64,
 }
 
-pub struct Network {
+pub struct SimulatedNetwork {
     random: Random,
     pub faults: Faults,
     pub is_faulty: bool,
@@ -64,7 +66,7 @@ pub struct Network {
     pub counts: BTreeMap<&'static str, u64>,
 }
 
-impl Network {
+impl SimulatedNetwork {
     pub fn new(random: Random, faults: Faults) -> Self {
         Self {
             random,
@@ -129,6 +131,7 @@ impl Network {
             reply: Some(sent.reply),
             frames: None,
             loses_response: false,
+            is_broken: false,
             not_before: now,
             task: None,
         };
@@ -153,8 +156,9 @@ impl Network {
             return self.schedule(at, Delivery::Fail(id, "connection reset"));
         }
         if self.rolls(faults.refused, "request refused") {
-            let (code, reason) = [(429, "TooManyRequests"), (500, "InternalError"), (503, "ServiceUnavailable")]
-                [self.random.below(3)];
+            let (code, reason) =
+                [(429, "TooManyRequests"), (500, "InternalError"), (503, "ServiceUnavailable")]
+                    [self.random.below(3)];
             return self.refuse(now, id, code, reason);
         }
         if is_read && self.rolls(faults.gone, "410") {
@@ -213,7 +217,7 @@ impl Network {
 
     /// The API sent a part of a response.
     pub fn respond(&mut self, now: u64, id: u64, part: ResponsePart) {
-        let Some(call) = self.calls.get(&id) else { return };
+        let Some(call) = self.calls.get(&id).filter(|call| !call.is_broken) else { return };
         if call.loses_response {
             let at = now + 20 + self.random.below(2_000) as u64;
             return self.schedule(at, Delivery::Fail(id, "connection reset"));
@@ -221,6 +225,9 @@ impl Network {
         let (party, not_before) = (call.party, call.not_before);
         let cut = self.partitions.get(&party).map_or(0, |partition| partition.from_api_until);
         let Some(at) = self.arrival(now, cut) else {
+            if let Some(call) = self.calls.get_mut(&id) {
+                call.is_broken = true;
+            }
             return self.schedule(now + CONNECTION_TIMEOUT, Delivery::Fail(id, "connection timed out"));
         };
         let at = at.max(not_before);
@@ -312,7 +319,8 @@ impl Network {
 
     /// The API crashed: its connections end after a while.
     pub fn api_crashed(&mut self, now: u64) {
-        let open: Vec<u64> = self.calls.iter().filter(|(_, call)| call.task.is_some()).map(|(id, _)| *id).collect();
+        let open: Vec<u64> =
+            self.calls.iter().filter(|(_, call)| call.task.is_some()).map(|(id, _)| *id).collect();
         for id in open {
             let at = now + 1 + self.random.below(300) as u64;
             self.schedule(at, Delivery::Fail(id, "connection reset"));

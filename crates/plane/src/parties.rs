@@ -189,7 +189,8 @@ impl Machine {
 
     /// A reboot empties the kernel.
     pub fn reboot(&self) {
-        *self.kernel.lock().unwrap_or_else(PoisonError::into_inner) = FaultyKernel::new(FakeKernel::new(), &[]);
+        *self.kernel.lock().unwrap_or_else(PoisonError::into_inner) =
+            FaultyKernel::new(FakeKernel::new(), &[]);
         *self.conntrack.lock().unwrap_or_else(PoisonError::into_inner) = FakeConntrack::default();
     }
 }
@@ -210,7 +211,14 @@ pub fn start_node(runtime: &PausedRuntime, link: &Link, machine: &Machine, mut r
         let shared = Arc::new(SharedState { health, metrics: NodeMetrics::default() });
         let (programmed, reported) = watch::channel(ProgrammedState::default());
         let events = EventRecorder::start(client.clone(), &machine.name, clock.clone());
-        let lease = keep_lease(client.clone(), LEASES.to_owned(), machine.name.clone(), None, reported, clock.clone());
+        let lease = keep_lease(
+            client.clone(),
+            LEASES.to_owned(),
+            machine.name.clone(),
+            None,
+            reported,
+            clock.clone(),
+        );
         tokio::spawn(lease);
         let watches = Informer::start(&client, random.split(), watch_specs(&machine.name));
         let sync_loop = SyncLoop::new(SyncLoopParts {

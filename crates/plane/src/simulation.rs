@@ -14,7 +14,7 @@ use crate::convergence;
 use crate::disk::SimulatedDisk;
 use crate::kernels::KernelChecker;
 use crate::link::{Link, Outbox};
-use crate::network::{Network, ResponsePart};
+use crate::network::{ResponsePart, SimulatedNetwork};
 use crate::options::Options;
 use crate::parties::{ApiProcess, Machine, start_controller, start_node};
 use crate::story::Story;
@@ -74,7 +74,7 @@ pub struct Simulation {
     disk: SimulatedDisk,
     machines: Vec<Machine>,
     outbox: Outbox,
-    network: Network,
+    network: SimulatedNetwork,
     workload: Workload,
     truth: Truth,
     watches: WatchChecker,
@@ -101,7 +101,8 @@ impl Simulation {
         names.push("user".to_owned());
         let outbox = Outbox::default();
         let link = Link::new(names.len() - 1, &outbox);
-        let nodes = machines.iter().map(|machine| (machine.name.clone(), machine.address.to_string())).collect();
+        let nodes =
+            machines.iter().map(|machine| (machine.name.clone(), machine.address.to_string())).collect();
         let roles = std::iter::once(Role::Api)
             .chain((0..CONTROLLERS).map(|_| Role::Controller(None)))
             .chain((0..machines.len()).map(Role::Node));
@@ -120,7 +121,7 @@ impl Simulation {
             disk: SimulatedDisk::new(random.split()),
             machines,
             outbox,
-            network: Network::new(random.split(), options.faults),
+            network: SimulatedNetwork::new(random.split(), options.faults),
             workload: Workload::new(&options, link, nodes, random.split()),
             truth: Truth::default(),
             watches: WatchChecker::default(),
@@ -279,7 +280,11 @@ impl Simulation {
                         self.truth.acknowledged(&line, &sent, &response)?;
                     }
                     if head.status.is_server_error() {
-                        self.story.note(self.now, "api", format_args!("#{id} -> {}", String::from_utf8_lossy(body)));
+                        self.story.note(
+                            self.now,
+                            "api",
+                            format_args!("#{id} -> {}", String::from_utf8_lossy(body)),
+                        );
                     }
                 }
             }
@@ -351,7 +356,11 @@ impl Simulation {
         if self.happens(faults.flush_ms) {
             let number = self.random.below(self.machines.len());
             self.count("kernel flushed");
-            self.story.note(self.now, &self.machines[number].name, format_args!("somebody flushes all rules"));
+            self.story.note(
+                self.now,
+                &self.machines[number].name,
+                format_args!("somebody flushes all rules"),
+            );
             let mut kernel = self.machines[number].kernel.lock().unwrap_or_else(PoisonError::into_inner);
             kernel.kernel.flush();
         }
@@ -361,7 +370,11 @@ impl Simulation {
             if let Some(runtime) = &self.parties[party].runtime {
                 runtime.jump_wall(seconds);
                 *self.counts.entry("wall clock set").or_default() += 1;
-                self.story.note(self.now, &self.names[party], format_args!("wall clock moves by {seconds} s"));
+                self.story.note(
+                    self.now,
+                    &self.names[party],
+                    format_args!("wall clock moves by {seconds} s"),
+                );
             }
         }
     }
@@ -493,7 +506,8 @@ impl Simulation {
         while self.now < end {
             self.step()?;
             if self.truth.last_change != last && !self.truth.last_change_line.contains("\"kind\":\"Event\"") {
-                let text = format!("something is written although nothing changes: {}", self.truth.last_change_line);
+                let text =
+                    format!("something is written although nothing changes: {}", self.truth.last_change_line);
                 return Err(BrokenInvariant::new(19, text));
             }
         }

@@ -111,7 +111,8 @@ fn shortest_prefix(mut report: RunReport) -> RunReport {
 /// Runs that failed once: seed and milliseconds of faults in each file, then what it was.
 pub fn regressions() -> Vec<(u64, u64)> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/regressions");
-    let files = std::fs::read_dir(folder).map(|entries| entries.flatten().collect()).unwrap_or_else(|_| Vec::new());
+    let files =
+        std::fs::read_dir(folder).map(|entries| entries.flatten().collect()).unwrap_or_else(|_| Vec::new());
     let read = |entry: &std::fs::DirEntry| {
         let text = std::fs::read_to_string(entry.path()).ok()?;
         let mut words = text.split_whitespace();

@@ -21,7 +21,8 @@ impl Story {
         let line = format!("{:>9.3} {party:<12} {event}", now as f64 / 1_000.0);
         // FNV-1a.
         let start = if self.events == 0 { 0xcbf2_9ce4_8422_2325 } else { self.hash };
-        self.hash = line.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+        self.hash =
+            line.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
         self.events += 1;
         if self.is_traced {
             println!("{line}");

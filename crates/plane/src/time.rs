@@ -76,7 +76,12 @@ impl PausedRuntime {
         let base = runtime.block_on(async { tokio::time::Instant::now().into_std() });
         let shifted = START.as_secs().saturating_add_signed(wall_offset);
         let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(shifted) + Duration::from_millis(now);
-        let time = Arc::new(PausedTime { base, wall: Mutex::new(wall), last: AtomicU64::new(0), repeated: Mutex::new((base, 0)) });
+        let time = Arc::new(PausedTime {
+            base,
+            wall: Mutex::new(wall),
+            last: AtomicU64::new(0),
+            repeated: Mutex::new((base, 0)),
+        });
         Self { runtime, time, started: now, elapsed: 0, rate }
     }
 

@@ -81,7 +81,9 @@ impl Default for KnownKinds {
 }
 
 fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 impl Truth {
@@ -95,14 +97,18 @@ impl Truth {
         self.watchers.clear();
         let revision = engine.revision().0;
         if revision < self.revision() {
-            let text = format!("the API is at revision {revision} after a restart and committed {}", self.revision());
+            let text = format!(
+                "the API is at revision {revision} after a restart and committed {}",
+                self.revision()
+            );
             return Err(BrokenInvariant::new(1, text));
         }
         let stats = engine.stats().map_err(|error| BrokenInvariant::new(1, error.to_string()))?;
         let from = stats.compacted.0.max(self.revision().saturating_sub(300)).min(self.revision());
         for kind in kinds::stored() {
             let opened = engine.watch(ResourceId(kind.id), None, Revision(from));
-            let watcher = opened.map_err(|error| BrokenInvariant::new(1, format!("{}: {error}", kind.kind)))?;
+            let watcher =
+                opened.map_err(|error| BrokenInvariant::new(1, format!("{}: {error}", kind.kind)))?;
             self.watchers.push((kind.id, watcher));
         }
         Ok(())
@@ -152,8 +158,10 @@ impl Truth {
             true => Ok(()),
             false => Err(BrokenInvariant::new(
                 1,
-                format!("revision {} is another change after a restart: {} was {}/{}", event.revision, event.key,
-                    known.namespace, known.name),
+                format!(
+                    "revision {} is another change after a restart: {} was {}/{}",
+                    event.revision, event.key, known.namespace, known.name
+                ),
             )),
         }
     }
@@ -210,10 +218,12 @@ impl Truth {
         let json: Value = serde_json::from_str(text).unwrap_or_default();
         self.cluster_ips.remove(name);
         let versions = self.versions.entry(name.to_owned()).or_default();
-        let requires = service.annotations.iter().any(|(key, value)| {
-            key.as_str() == model::annotation::SAME_ZONE && value.as_str() == "Require"
-        });
-        versions.always_requires_zone = requires && (versions.services.is_empty() || versions.always_requires_zone);
+        let requires = service
+            .annotations
+            .iter()
+            .any(|(key, value)| key.as_str() == model::annotation::SAME_ZONE && value.as_str() == "Require");
+        versions.always_requires_zone =
+            requires && (versions.services.is_empty() || versions.always_requires_zone);
         if is_deletion {
             return Ok(());
         }
@@ -222,7 +232,10 @@ impl Truth {
         let ip = json["spec"]["clusterIP"].as_str().unwrap_or_default().to_owned();
         if let Ok(address) = ip.parse::<IpAddr>() {
             if !service_range().contains(&address) {
-                return Err(BrokenInvariant::new(7, format!("Service {name} has {address}, outside of the range")));
+                return Err(BrokenInvariant::new(
+                    7,
+                    format!("Service {name} has {address}, outside of the range"),
+                ));
             }
             for port in ports.iter().filter_map(|port| port["port"].as_u64()) {
                 self.frontends.entry((address, port as u16)).or_default().insert(name.to_owned());
@@ -233,11 +246,17 @@ impl Truth {
                 return Err(BrokenInvariant::new(7, format!("Services {name} and {other} have {ip}")));
             }
             if node_ports.iter().any(|port| their_ports.contains(port)) {
-                return Err(BrokenInvariant::new(7, format!("Services {name} and {other} share a node port")));
+                return Err(BrokenInvariant::new(
+                    7,
+                    format!("Services {name} and {other} share a node port"),
+                ));
             }
         }
         if let Some(port) = node_ports.iter().find(|port| !(30_000..=32_767).contains(*port)) {
-            return Err(BrokenInvariant::new(7, format!("Service {name} has node port {port}, outside of the range")));
+            return Err(BrokenInvariant::new(
+                7,
+                format!("Service {name} has node port {port}, outside of the range"),
+            ));
         }
         self.cluster_ips.insert(name.to_owned(), (ip, node_ports));
         versions.services.push(service);
@@ -257,11 +276,14 @@ impl Truth {
             let Some(target) = &endpoint.target else { continue };
             let uid = target.uid.as_ref().map(ToString::to_string).unwrap_or_default();
             if !self.pod_addresses.get(&uid).is_some_and(|known| known.contains(&address)) {
-                let text = format!("EndpointSlice {name} says that Pod {} ({uid}) has {address}", target.name);
+                let text =
+                    format!("EndpointSlice {name} says that Pod {} ({uid}) has {address}", target.name);
                 return Err(BrokenInvariant::new(6, text));
             }
             let known = self.endpoints.entry(service.clone()).or_default();
-            known.extend(slice.content.ports.iter().filter_map(|port| Some(SocketAddr::new(address, port.port?))));
+            known.extend(
+                slice.content.ports.iter().filter_map(|port| Some(SocketAddr::new(address, port.port?))),
+            );
         }
         match is_deletion {
             true => drop(self.live_slices.remove(name)),
@@ -291,13 +313,18 @@ impl Truth {
     /// A successful response to a write: invariants 1 and 3.
     pub fn acknowledged(&self, line: &str, sent: &Value, response: &Value) -> Checked {
         let meta = &response["metadata"];
-        let revision = |meta: &Value| meta["resourceVersion"].as_str().and_then(|text| text.parse::<u64>().ok());
+        let revision =
+            |meta: &Value| meta["resourceVersion"].as_str().and_then(|text| text.parse::<u64>().ok());
         let Some(written) = revision(meta) else { return Ok(()) };
         let Some(change) = written.checked_sub(1).and_then(|at| self.changes.get(at as usize)) else {
-            return Err(BrokenInvariant::new(1, format!("{line} was acknowledged with revision {written}, not committed")));
+            return Err(BrokenInvariant::new(
+                1,
+                format!("{line} was acknowledged with revision {written}, not committed"),
+            ));
         };
         if Some(change.name.as_str()) != meta["name"].as_str() {
-            let text = format!("{line} was acknowledged with revision {written}, which changed {}", change.name);
+            let text =
+                format!("{line} was acknowledged with revision {written}, which changed {}", change.name);
             return Err(BrokenInvariant::new(1, text));
         }
         if !line.starts_with("PUT ") {
@@ -321,9 +348,16 @@ impl Truth {
     }
 
     /// Whether a kind changed after one revision and before another.
-    pub fn changed_between(&self, kind: u16, namespace: Option<&str>, after: u64, before: u64) -> Option<u64> {
+    pub fn changed_between(
+        &self,
+        kind: u16,
+        namespace: Option<&str>,
+        after: u64,
+        before: u64,
+    ) -> Option<u64> {
         let revisions = self.revisions_by_kind.get(&kind)?.range(after + 1..before);
-        let in_scope = |at: &&u64| namespace.is_none_or(|wanted| self.changes[**at as usize - 1].namespace == wanted);
+        let in_scope =
+            |at: &&u64| namespace.is_none_or(|wanted| self.changes[**at as usize - 1].namespace == wanted);
         revisions.into_iter().find(in_scope).copied()
     }
 }

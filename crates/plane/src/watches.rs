@@ -41,7 +41,9 @@ pub struct WatchChecker {
 impl WatchChecker {
     /// A watch starts; its request is `GET /apis/...?watch=true&...`.
     pub fn start(&mut self, id: u64, line: &str) {
-        let Some((path, query)) = line.strip_prefix("GET ").and_then(|line| line.split_once('?')) else { return };
+        let Some((path, query)) = line.strip_prefix("GET ").and_then(|line| line.split_once('?')) else {
+            return;
+        };
         let words: Vec<&str> = path.split('/').collect();
         let Some(plural) = words.last() else { return };
         let Some(kind) = kinds::stored().find(|kind| kind.plural == *plural) else { return };
@@ -55,7 +57,10 @@ impl WatchChecker {
         let from = value("resourceVersion").and_then(|text| text.parse().ok()).filter(|from| *from > 0);
         let is_filtered = value("labelSelector").is_some() || value("fieldSelector").is_some();
         let position = from.filter(|_| !initial);
-        self.open.insert(id, WatchPosition { kind: kind.id, namespace, is_filtered, position, unread: Vec::new() });
+        self.open.insert(
+            id,
+            WatchPosition { kind: kind.id, namespace, is_filtered, position, unread: Vec::new() },
+        );
     }
 
     pub fn end(&mut self, id: u64) {
@@ -93,12 +98,18 @@ impl WatchPosition {
         };
         let is_late = if is_bookmark { revision < position } else { revision <= position };
         if is_late {
-            return Err(BrokenInvariant::new(2, format!("a watch at revision {position} got {} {revision}", line.r#type)));
+            return Err(BrokenInvariant::new(
+                2,
+                format!("a watch at revision {position} got {} {revision}", line.r#type),
+            ));
         }
         let until = if is_bookmark { revision + 1 } else { revision };
         let missed = truth.changed_between(self.kind, self.namespace.as_deref(), position, until);
         if let Some(missed) = missed.filter(|_| !self.is_filtered) {
-            return Err(BrokenInvariant::new(2, format!("a watch went from {position} to {revision} without {missed}")));
+            return Err(BrokenInvariant::new(
+                2,
+                format!("a watch went from {position} to {revision} without {missed}"),
+            ));
         }
         self.position = Some(revision);
         Ok(())

@@ -20,12 +20,23 @@ const STRATEGIC: &str = "application/strategic-merge-patch+json";
 /// A change that is retried until it is done.
 #[derive(Clone, Debug)]
 enum UserAction {
-    Create { collection: &'static str, body: Value },
-    Patch { content_type: &'static str, subresource: &'static str, body: Value },
+    Create {
+        collection: &'static str,
+        body: Value,
+    },
+    Patch {
+        content_type: &'static str,
+        subresource: &'static str,
+        body: Value,
+    },
     /// A deleted Pod frees its address.
-    Delete { frees: Option<String> },
+    Delete {
+        frees: Option<String>,
+    },
     /// Reads the object, counts an annotation up, and writes it back with its resourceVersion.
-    Edit { read: Option<Value> },
+    Edit {
+        read: Option<Value>,
+    },
 }
 
 /// The changes of one object, in order.
@@ -85,7 +96,10 @@ impl Workload {
                 "conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "4"}});
             let body = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
                 "status": status});
-            workload.push(&format!("/api/v1/nodes/{name}"), UserAction::Create { collection: "/api/v1/nodes", body });
+            workload.push(
+                &format!("/api/v1/nodes/{name}"),
+                UserAction::Create { collection: "/api/v1/nodes", body },
+            );
             let body = json!({ "status": status });
             let patch = UserAction::Patch { content_type: MERGE, subresource: "/status", body };
             workload.push(&format!("/api/v1/nodes/{name}"), patch);
@@ -208,7 +222,8 @@ impl Workload {
             "ports": [{"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP"}]});
         if self.random.below(3) == 0 {
             spec["sessionAffinity"] = json!("ClientIP");
-            spec["sessionAffinityConfig"] = json!({"clientIP": {"timeoutSeconds": 60 + self.random.below(5_000)}});
+            spec["sessionAffinityConfig"] =
+                json!({"clientIP": {"timeoutSeconds": 60 + self.random.below(5_000)}});
         }
         if self.random.below(2) == 0 {
             let value = ["PreferSameZone", "PreferSameNode"][self.random.below(2)];
@@ -312,7 +327,9 @@ impl Workload {
 
     /// The Node object is deleted and registered again, as after a repair.
     fn replace_node(&mut self) {
-        let Some(number) = (!self.nodes.is_empty()).then(|| self.random.below(self.nodes.len())) else { return };
+        let Some(number) = (!self.nodes.is_empty()).then(|| self.random.below(self.nodes.len())) else {
+            return;
+        };
         let name = self.nodes[number].clone();
         let path = format!("/api/v1/nodes/{name}");
         let zone = format!("zone-{}", self.random.below(self.zones));
@@ -336,7 +353,9 @@ fn pod_status(pod: &ModelPod) -> Value {
 
 fn request(path: &str, action: &UserAction) -> Request<Bytes> {
     let (method, path, content_type, body) = match action {
-        UserAction::Create { collection, body } => (Method::POST, (*collection).to_owned(), JSON, body.clone()),
+        UserAction::Create { collection, body } => {
+            (Method::POST, (*collection).to_owned(), JSON, body.clone())
+        }
         UserAction::Patch { content_type, subresource, body } => {
             (Method::PATCH, format!("{path}{subresource}"), *content_type, body.clone())
         }

@@ -31,6 +31,8 @@ pub(crate) enum Part {
     Tour,
     /// Every process of a demo replaced under load: about a minute.
     Upgrade,
+    /// The simulated plane finds each planted bug.
+    Planted,
     /// Mode ipvs in a virtual machine: about a minute.
     Ipvs,
     /// Packages of profile quick, and what reads, installs and runs them.
@@ -43,8 +45,16 @@ impl Part {
         [Part::Fmt, Part::Deny, Part::Site, Part::Manifests, Part::Clippy, Part::Doc, Part::Test];
 
     /// Parts that need another build: `--extended`.
-    pub(crate) const EXTENDED: [Part; 7] =
-        [Part::Release, Part::Fuzz, Part::Guides, Part::Tour, Part::Upgrade, Part::Ipvs, Part::Packages];
+    pub(crate) const EXTENDED: [Part; 8] = [
+        Part::Release,
+        Part::Fuzz,
+        Part::Guides,
+        Part::Tour,
+        Part::Upgrade,
+        Part::Planted,
+        Part::Ipvs,
+        Part::Packages,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -60,6 +70,7 @@ impl Part {
             Part::Guides => "guides",
             Part::Tour => "tour",
             Part::Upgrade => "upgrade",
+            Part::Planted => "planted",
             Part::Ipvs => "ipvs",
             Part::Packages => "packages",
         }
@@ -79,6 +90,7 @@ impl Part {
             Part::Guides => "the commands of README and guides work with the release build",
             Part::Tour => "the tour of `cargo xtask demo` ends well with the release build",
             Part::Upgrade => "a rolling upgrade under load fails no connection, in both orders",
+            Part::Planted => "the simulated plane finds each of ten planted bugs within 1,000 seeds",
             Part::Ipvs => "mode ipvs works on a kernel that has it, in a virtual machine",
             Part::Packages => "the packages of profile quick are complete, install and run",
         }
@@ -107,6 +119,7 @@ impl Part {
             Part::Guides => guides(),
             Part::Tour => tour(),
             Part::Upgrade => upgrade(),
+            Part::Planted => planted(),
             Part::Ipvs => ipvs::run(),
             Part::Packages => packages(),
         }
@@ -180,6 +193,15 @@ fn upgrade() -> Result<(), Stop> {
     let mut run = shell::nextest(&["run", "--package", "zoneward", "--ignore-default-filter", "-E", filter]);
     run.env("PATH", behind_namesakes()?);
     shell::run(&mut run, "the rolling upgrade", "the test prints what was replaced when a connection failed")
+}
+
+/// The bugs are in the code only with the feature `plant`, which no other build has.
+fn planted() -> Result<(), Stop> {
+    let words =
+        ["run", "--cargo-profile", "soak", "--profile", "soak", "--package", "plane", "--features", "plant"];
+    let mut run = shell::nextest(&words);
+    run.args(["--test", "planted"]);
+    shell::run(&mut run, "the planted bugs", "the test names the bug that no seed found")
 }
 
 /// The tests of packages, which the ordinary run leaves out because they need this build.
@@ -266,7 +288,9 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
             Part::Site => tools::ensure(&[tools::MKDOCS], options.install)?,
             Part::Manifests => tools::ensure(&[tools::HELM], options.install)?,
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
-            Part::Test | Part::Guides | Part::Upgrade => tools::ensure(&tools::TESTS, options.install)?,
+            Part::Test | Part::Guides | Part::Upgrade | Part::Planted => {
+                tools::ensure(&tools::TESTS, options.install)?
+            }
             Part::Ipvs => {
                 tools::ensure(&tools::TESTS, options.install)?;
                 tools::ensure(&[tools::QEMU], options.install)?;
