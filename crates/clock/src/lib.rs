@@ -17,7 +17,17 @@ use jiff::Timestamp;
 #[derive(Clone, Default)]
 pub struct Clock {
     /// `None` is the time of this machine.
-    manual: Option<ManualTime>,
+    source: Option<Arc<dyn TimeSource>>,
+}
+
+/// Time from elsewhere than this machine, such as a simulation's.
+pub trait TimeSource: Send + Sync {
+    /// Monotonic time.
+    fn monotonic(&self) -> Instant;
+    /// Wall time.
+    fn wall(&self) -> SystemTime;
+    /// A thread would block for this long.
+    fn sleep_blocking(&self, duration: Duration);
 }
 
 impl Clock {
@@ -26,12 +36,17 @@ impl Clock {
         Self::default()
     }
 
+    /// The time of a source.
+    pub fn of(source: Arc<dyn TimeSource>) -> Self {
+        Self { source: Some(source) }
+    }
+
     /// Monotonic time.
     #[allow(clippy::disallowed_methods, reason = "the one place that reads the monotonic clock")]
     pub fn now(&self) -> Instant {
-        match &self.manual {
+        match &self.source {
             None => Instant::now(),
-            Some(manual) => manual.read().monotonic,
+            Some(source) => source.monotonic(),
         }
     }
 
@@ -43,9 +58,9 @@ impl Clock {
     /// Wall time.
     #[allow(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
     pub fn wall(&self) -> SystemTime {
-        match &self.manual {
+        match &self.source {
             None => SystemTime::now(),
-            Some(manual) => manual.read().wall,
+            Some(source) => source.wall(),
         }
     }
 
@@ -57,16 +72,16 @@ impl Clock {
     /// Blocks this thread; manual time is moved instead. Only for threads of their own: async code waits with tokio.
     #[allow(clippy::disallowed_methods, reason = "the one place that blocks a thread for a time")]
     pub fn sleep_blocking(&self, duration: Duration) {
-        match &self.manual {
+        match &self.source {
             None => std::thread::sleep(duration),
-            Some(manual) => manual.advance(duration),
+            Some(source) => source.sleep_blocking(duration),
         }
     }
 }
 
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.manual.is_none() { "Clock(system)" } else { "Clock(manual)" })
+        f.write_str(if self.source.is_none() { "Clock(system)" } else { "Clock(other)" })
     }
 }
 
@@ -91,7 +106,7 @@ impl ManualTime {
 
     /// A clock that reads this time.
     pub fn clock(&self) -> Clock {
-        Clock { manual: Some(self.clone()) }
+        Clock::of(Arc::new(self.clone()))
     }
 
     /// Moves both times forward.
@@ -108,6 +123,21 @@ impl ManualTime {
 
     fn read(&self) -> Readings {
         *self.readings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TimeSource for ManualTime {
+    fn monotonic(&self) -> Instant {
+        self.read().monotonic
+    }
+
+    fn wall(&self) -> SystemTime {
+        self.read().wall
+    }
+
+    /// Moves the time instead.
+    fn sleep_blocking(&self, duration: Duration) {
+        self.advance(duration);
     }
 }
 

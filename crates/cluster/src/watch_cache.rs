@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::gateway_api::{CertificateKind, CertificateSource, GatewayApiKind, GatewayApiObject};
+use model::plant::{PlantedBug, is_planted};
 use model::{Interner, Name, Notice, Object, ObjectKey, ServiceKey, Snapshot, parse};
 
 use super::{InformerEvent, ObjectKind, WatchedObject};
@@ -74,6 +75,9 @@ impl WatchCache {
                 }
                 vec![self.parse(kind, key, watched)]
             }
+            InformerEvent::Deleted(ObjectKind::Service, _) if is_planted(PlantedBug::MissedDelete) => {
+                Vec::new()
+            }
             InformerEvent::Deleted(kind, watched) => vec![ObjectChange::Deleted(kind, self.key(&watched))],
             InformerEvent::ListCompleted(kind) => self.complete(kind),
             InformerEvent::Failed(kind, text) => vec![ObjectChange::Failed(kind, text)],
@@ -113,7 +117,8 @@ impl WatchCache {
     /// Objects of the snapshot that a completed list lacks were deleted while the watch was down.
     fn complete(&mut self, kind: ObjectKind) -> Vec<ObjectChange> {
         let seen = self.listing.remove(&kind).unwrap_or_default();
-        let gone = self.keys(kind).into_iter().filter(|key| !seen.contains(key));
+        let keys = if is_planted(PlantedBug::Lost410) { Vec::new() } else { self.keys(kind) };
+        let gone = keys.into_iter().filter(|key| !seen.contains(key));
         let mut changes: Vec<ObjectChange> = gone.map(|key| ObjectChange::Deleted(kind, key)).collect();
         changes.push(ObjectChange::Listed(kind, seen));
         changes

@@ -32,6 +32,7 @@ pub mod name;
 pub mod node;
 pub mod notice;
 pub mod parse;
+pub mod plant;
 pub mod pod;
 pub mod random;
 pub mod route;

@@ -25,7 +25,7 @@ pub mod object_contact;
 pub mod offline;
 pub mod run;
 pub mod running_config;
-mod slice_watches;
+pub mod slice_watches;
 mod snapshot_file;
 pub mod sync_loop;
 pub mod sync_schedule;

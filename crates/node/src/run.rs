@@ -213,6 +213,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
             options.service_traffic_metrics,
         ),
         clock: options.clock.clone(),
+        local_addresses: local_addresses::local(),
     };
     let reconfigured = config_change(options.config_file);
     let objects = parts.shared.clone();
@@ -221,7 +222,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         _ = terminate.recv() => Ok(RunEnd::Stopped),
         _ = interrupt.recv() => Ok(RunEnd::Stopped),
         () = reconfigured => Ok(RunEnd::Reconfigured),
-        end = run_loop(SyncLoop::new(parts), watches, snapshot, &objects, &options.clock) => end,
+        end = run_loop(SyncLoop::new(parts), watches, local_addresses::changes(), snapshot, &objects, &options.clock) => end,
     };
     dns_stop.send_replace(true);
     if let Some(dns) = dns {
@@ -359,14 +360,25 @@ const DNS_SNAPSHOT: &str = "dns-snapshot.json";
 const WATCHED: [ObjectKind; 4] =
     [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Node, ObjectKind::ServiceCidr];
 
+/// The loop of [`run`] on a machine whose addresses never change, without a snapshot file: for simulations.
+pub async fn run_with_fixed_addresses(
+    sync_loop: SyncLoop,
+    watches: NodeWatches,
+    shared: &SharedState,
+    clock: &Clock,
+) -> Result<RunEnd> {
+    let (_sender, no_changes) = watch::channel(0);
+    run_loop(sync_loop, watches, no_changes, None, shared, clock).await
+}
+
 async fn run_loop(
     mut sync_loop: SyncLoop,
     mut watches: NodeWatches,
+    mut address_changes: watch::Receiver<u64>,
     mut snapshot: Option<SnapshotFile>,
     shared: &SharedState,
     clock: &Clock,
 ) -> Result<RunEnd> {
-    let mut address_changes = local_addresses::changes();
     let mut watches_addresses = true;
     let mut replay_at = snapshot.as_ref().map(|_| clock.now() + snapshot_file::API_TIMEOUT);
     loop {

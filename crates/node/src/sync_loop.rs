@@ -26,6 +26,7 @@ use cluster::{ObjectKind, WatchCache};
 use dataplane::backend::{BackendError, NodeBackend, PreviousMode};
 use dataplane::conntrack::ConntrackTable;
 use model::forward::FrontendKind;
+use model::plant::{PlantedBug, is_planted};
 use model::{Family, ForwardingTable, Frontend, Node, Notice, ServiceKey, Timestamp};
 use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check, localhost_node_ports};
 use plan::status::convergence::DurationCounts;
@@ -72,6 +73,8 @@ pub struct SyncLoopParts {
     pub conntrack: Option<Box<dyn ConntrackTable + Send>>,
     pub traffic: TrafficCounters,
     pub clock: Clock,
+    /// The addresses of this machine.
+    pub local_addresses: Vec<IpAddr>,
 }
 
 /// How far this node's configuration and all rules that follow from it are in the kernel.
@@ -158,7 +161,7 @@ impl SyncLoop {
             cache: WatchCache::default(),
             conntrack: parts.conntrack,
             traffic: parts.traffic,
-            local_addresses: local_addresses::local(),
+            local_addresses: parts.local_addresses,
             phase: Phase::WaitingForCaches { since: now },
             pending: Pending { node: true, ..Pending::default() },
             departed: DepartedSlices::default(),
@@ -177,11 +180,13 @@ impl SyncLoop {
             return now + CACHE_POLL;
         }
         let due = self.schedule.next_at().unwrap_or(now);
+        // While a sync is pending, it includes the refused Services: their own retries wait for it.
+        let retry = self.refused.next_retry().filter(|_| self.retries_refused());
         let others = [
             self.cleanup_at,
             self.shares_at,
             self.pending.flows.retry_at(),
-            self.refused.next_retry(),
+            retry,
             self.departed.next_at(),
         ];
         others.into_iter().flatten().fold(self.traffic.due().min(due), Instant::min)
@@ -307,9 +312,14 @@ impl SyncLoop {
         }
     }
 
-    /// Retries a Service that the kernel refused, when its backoff is over and no other change is pending.
+    /// Whether refused Services are retried by themselves: no other change is pending.
+    fn retries_refused(&self) -> bool {
+        matches!(self.phase, Phase::Steady) && self.pending.services.is_empty()
+    }
+
+    /// Retries a Service that the kernel refused, when its backoff is over.
     fn retry_refused(&mut self, now: Instant) {
-        if !matches!(self.phase, Phase::Steady) || !self.pending.services.is_empty() {
+        if !self.retries_refused() {
             return;
         }
         if let Some(key) = self.refused.due(now) {
@@ -333,6 +343,9 @@ impl SyncLoop {
             Err(trouble) => {
                 // The full sync that follows covers them (pitfall 1).
                 self.pending.services.extend(services);
+                if is_planted(PlantedBug::LostDirtySet) {
+                    self.pending.services.clear();
+                }
                 match self.settings.mode {
                     Mode::Iptables => self.shared.metrics.restore_failed(kind == SyncKind::Partial),
                     _ => self.shared.metrics.sync_failed(),

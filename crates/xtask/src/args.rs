@@ -33,6 +33,11 @@ pub(crate) enum Command {
     },
     Bench(BenchOptions),
     Soak(SoakOptions),
+    /// Seeds of the simulated plane.
+    SoakPlane {
+        seed: Option<String>,
+        minutes: u64,
+    },
     SoakDist {
         profile: String,
     },
@@ -61,6 +66,8 @@ pub(crate) struct SoakOptions {
 }
 
 const DEFAULT_SOAK_SECONDS: u64 = 60;
+/// Minutes of `soak plane`.
+const DEFAULT_PLANE_MINUTES: u64 = 10;
 
 pub(crate) fn help() -> String {
     let rows = |parts: &[Part]| -> String {
@@ -98,6 +105,10 @@ Developer commands of Zoneward
       Run the soak_ tests optimised, for N seconds each (default {DEFAULT_SOAK_SECONDS}).
       `soak fuzz` runs the fuzz targets instead, `soak fuzz::NAME` one of them, and `soak attack` attacks
       running processes and prints what other clients notice.
+
+  cargo xtask soak plane [--seed N] [--minutes M]
+      Run seeds of the simulated plane from N on, optimised, for M minutes (default {DEFAULT_PLANE_MINUTES}) or until one fails:
+      it prints the seed, the shortest prefix and the last events. docs/benchmarks/simulation.md explains it.
 
   cargo xtask soak dist [--profile dist|quick|release]
       Build the packages of HEAD twice, in different folders below target/soak-dist, compare their bytes, and
@@ -148,6 +159,18 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Stop> {
             let profile = parse_profile(args.value("--profile")?)?;
             args.positional();
             Command::SoakDist { profile }
+        }
+        "soak" if args.words.iter().any(|word| word == "plane") => {
+            let (seed, minutes) = (args.value("--seed")?, args.value("--minutes")?);
+            args.positional();
+            let whole = |name: &str, text: String| match text.parse::<u64>() {
+                Ok(_) => Ok(text),
+                Err(_) => Err(Stop::Usage(format!("{name}: expected a whole number, got `{text}`"))),
+            };
+            let seed = seed.map(|text| whole("--seed", text)).transpose()?;
+            let minutes = minutes.map(|text| whole("--minutes", text)).transpose()?;
+            let minutes = minutes.and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_PLANE_MINUTES);
+            Command::SoakPlane { seed, minutes }
         }
         "soak" => {
             let seconds = match args.value("--seconds")? {
@@ -298,6 +321,10 @@ mod tests {
         assert_eq!(parsed("soak"), soak(None, DEFAULT_SOAK_SECONDS));
         assert_eq!(parsed("soak --seconds 5 queue"), soak(Some("queue"), 5));
         assert_eq!(parsed("soak plan::work_queue --seconds=7"), soak(Some("plan::work_queue"), 7));
+        let plane =
+            |seed: Option<&str>, minutes| Command::SoakPlane { seed: seed.map(str::to_owned), minutes };
+        assert_eq!(parsed("soak plane"), plane(None, DEFAULT_PLANE_MINUTES));
+        assert_eq!(parsed("soak plane --seed 7 --minutes 2"), plane(Some("7"), 2));
         for (line, profile) in [("soak dist", "dist"), ("soak --profile quick dist", "quick")] {
             assert_eq!(parsed(line), Ok(Command::SoakDist { profile: profile.to_owned() }), "{line}");
         }

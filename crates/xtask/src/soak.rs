@@ -47,6 +47,19 @@ fn attack(seconds: u64) -> Result<(), Stop> {
     shell::run(&mut command, "the attack", "see the output above")
 }
 
+/// Seeds of the simulated plane, from one on or from a random one.
+pub(crate) fn plane(seed: Option<&str>, minutes: u64) -> Result<(), Stop> {
+    report::heading(&format!("plane: {minutes} min"));
+    let mut command = shell::cargo(&["run", "--profile", "soak", "--package", "plane", "--"]);
+    command.args(["--minutes", &minutes.to_string()]);
+    command.args(seed.iter().flat_map(|seed| ["--seed", seed]));
+    shell::run(
+        &mut command,
+        "the simulated plane",
+        "the seed and the prefix that were printed replay the failure",
+    )
+}
+
 /// nextest filter: the test function starts with soak_, and its path contains NAME.
 fn filter(name: Option<&str>) -> String {
     let soak = "test(/(^|::)soak_[^:]*$/)";

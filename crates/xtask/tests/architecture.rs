@@ -49,6 +49,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("fuzz", &["dataplane", "model", "plan", "proxy", "store"]),
+    ("plane", &["clock", "cluster", "controller", "dataplane", "model", "node", "plan", "store"]),
     ("toolbox", &[]),
     ("xtask", &["toolbox"]),
     ("dist", &["toolbox"]),

@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use model::plant::{PlantedBug, is_planted};
+
 /// As in client-go's LeaderElectionConfig.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElectionTiming {
@@ -105,6 +107,9 @@ impl Election {
     /// End of the term unless the Lease is renewed; `None` when not leading.
     pub fn leads_until(&self, now: Duration) -> Option<Duration> {
         let until = self.renewed.map(|renewed| renewed + self.timing.renew_deadline);
+        if is_planted(PlantedBug::TwoLeaders) {
+            return until.map(|until| until.max(now + self.timing.retry_period));
+        }
         until.filter(|until| now < *until)
     }
 

@@ -9,6 +9,7 @@ mod validate;
 
 pub use faults::{FaultyKernel, KernelFault};
 
+use model::plant::{PlantedBug, is_planted};
 use nix::errno::Errno;
 
 use super::decode::{self, NftMessage};
@@ -56,6 +57,12 @@ impl FakeKernel {
         &self.ruleset
     }
 
+    /// Another program deletes all tables, as `nft flush ruleset`.
+    pub fn flush(&mut self) {
+        self.ruleset = Ruleset::default();
+        self.generation = self.generation.wrapping_add(1);
+    }
+
     /// All paths of a packet.
     pub fn evaluate(&self, packet: &TracedPacket, node: &NodeAddresses) -> Result<Evaluation, TooManyPaths> {
         evaluate(&self.ruleset, packet, node)
@@ -97,7 +104,8 @@ impl Kernel for FakeKernel {
             transaction::Transaction { ruleset: self.ruleset.clone(), last_handle: self.last_handle };
         let mut last = 0;
         let (mut ended, mut acknowledged) = (false, false);
-        for raw in messages(batch) {
+        let half = messages(batch).count() / 2;
+        for (index, raw) in messages(batch).enumerate() {
             let (seq, flags) = (raw.header.seq, raw.header.flags);
             let refused = |errno: Errno, text: Option<String>| NetlinkError::Refused { seq, errno, text };
             let message =
@@ -105,6 +113,7 @@ impl Kernel for FakeKernel {
             match message {
                 NftMessage::Begin => {}
                 NftMessage::End => ended = true,
+                _ if index > half && is_planted(PlantedBug::HalfBatch) => {}
                 message => {
                     transaction.take(message).map_err(|errno| refused(errno, None))?;
                     last = seq;

@@ -68,6 +68,7 @@ impl World {
             conntrack: Some(Box::new(conntrack.clone())),
             traffic: TrafficCounters::disabled(clock.now()),
             clock,
+            local_addresses: crate::local_addresses::local(),
         });
         KINDS.iter().for_each(|kind| sync_loop.observe(InformerEvent::ListStarted(*kind)));
         World { time, kernel, conntrack, notices, programmed: reported, sync_loop }
@@ -374,4 +375,24 @@ fn address_that_is_served_again_keeps_its_flows() {
     world.work();
     world.assert_endpoints([2, 2, 2]);
     assert_eq!(world.flows(), ["10.1.2.1"]);
+}
+
+#[test]
+fn a_refused_service_does_not_wake_the_loop_while_a_full_sync_waits() {
+    let mut world = World::programmed();
+    world.refuse_third_endpoint_of(&[1]);
+    world.set(1, 3);
+    world.work();
+    assert_eq!(world.refused(), ["default/s1"]);
+    world.set_zone("zb");
+    for _ in 0..5 {
+        world.fail_next_sync();
+    }
+    for _ in 0..200 {
+        // The second call runs what the first one made due at once.
+        world.sync_loop.work();
+        world.sync_loop.work();
+        assert!(world.sync_loop.wake_at() > world.time.clock().now(), "the loop would spin");
+        world.time.advance(Duration::from_millis(100));
+    }
 }

@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use serde_json::Value;
+
 use super::NodeIdentity;
 use crate::rbac::{AUTHENTICATED, UserInfo};
 

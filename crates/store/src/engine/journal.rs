@@ -16,6 +16,7 @@
 //! record, which is true as well; only a loss of the records after it would not be noticed. Earlier versions ignore the
 //! mark, and may write a record over it.
 
+use model::plant::{PlantedBug, is_planted};
 use redb::StorageBackend;
 
 use super::error::StorageError;
@@ -286,7 +287,9 @@ impl Journal {
             return Ok(false);
         }
         self.file.write(self.tail, record)?;
-        self.file.sync_data()?;
+        if !is_planted(PlantedBug::UnsyncedJournal) {
+            self.file.sync_data()?;
+        }
         self.tail += record.len() as u64;
         self.mark(last);
         Ok(true)

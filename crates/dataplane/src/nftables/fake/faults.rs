@@ -63,6 +63,13 @@ impl<K: Kernel> FaultyKernel<K> {
         self.refused_bytes = bytes;
     }
 
+    /// Injects nothing any more.
+    pub fn heal(&mut self) {
+        self.transactions.clear();
+        self.dumps.clear();
+        self.refused_bytes.clear();
+    }
+
     /// Whether every failure was injected.
     pub fn is_spent(&self) -> bool {
         self.transactions.is_empty() && self.dumps.is_empty()

@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 
 use model::forward::{ForwardedPort, Frontend};
 use model::hash::{BASIS_32, fnv1a_32};
+use model::plant::{PlantedBug, is_planted};
 use model::{Family, TrafficPolicy};
 
 use super::chain_class::ChainClass;
@@ -47,7 +48,8 @@ impl Rules<'_> {
     pub(super) fn affinity(&self, class: &ChainClass, slots: u32, seconds: u32) -> Vec<NftRule> {
         let (lookup, scope) = (class.lookup, class.scope());
         let endpoints = SetName::StickyEndpoints(lookup, scope);
-        let timeout = Some(u64::from(seconds) * 1000);
+        let millis = if is_planted(PlantedBug::WrongAffinityTimeout) { 1024 } else { 1000 };
+        let timeout = Some(u64::from(seconds) * millis);
         let load_client = |exprs: &mut Vec<Expr>| {
             exprs.push(Self::save_mark());
             let number = self.load_frontend(lookup, exprs);

@@ -1,0 +1,150 @@
+//! Clients that open connections, by evaluating the kernels of nodes: invariants 9 (old or new, never half; never an
+//! address that was no endpoint) and 11 (Require stays in its zone).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::PoisonError;
+
+use dataplane::backend::TracedVerdict;
+use dataplane::nftables::fake::FakeKernel;
+use dataplane::nftables::trace::{Evaluation, NodeAddresses, TracedPacket};
+use model::forward::{FrontendAction, FrontendAddress};
+use model::{Frontend, Node, Protocol};
+use plan::forward::{NodeConfig, forward};
+
+use crate::parties::{Machine, node_settings, service_range};
+use crate::truth::{ServiceVersions, Truth};
+use crate::violation::BrokenInvariant;
+
+const TCP: u8 = 6;
+
+/// The endpoints that a client of a node reaches; empty if it is rejected or dropped.
+pub type Reached = BTreeSet<SocketAddr>;
+
+/// Opens a connection from a pod of the node to a cluster IP.
+pub fn connect(kernel: &FakeKernel, machine: &Machine, to: SocketAddr) -> Option<Evaluation> {
+    let client = SocketAddr::new(IpAddr::from([10, 244, 255, 250]), 40_000);
+    let packet = TracedPacket::new(TCP, client, to);
+    kernel.evaluate(&packet, &NodeAddresses { addresses: vec![machine.address] }).ok()
+}
+
+pub fn reached(evaluation: &Evaluation) -> Reached {
+    evaluation.endpoints.iter().map(|(address, _)| *address).collect()
+}
+
+/// What a frontend does with connections from pods.
+pub fn planned(frontend: &Frontend) -> Reached {
+    match frontend.inside.unwrap_or(frontend.outside) {
+        FrontendAction::Send(policy) => {
+            frontend.port.endpoints(policy).shares().map(|(address, _)| address).collect()
+        }
+        _ => Reached::new(),
+    }
+}
+
+/// A Service's results that were found to be planned, by node, and the generation that was checked last.
+#[derive(Default)]
+pub struct KernelChecker {
+    known: BTreeMap<(usize, SocketAddr), BTreeSet<Reached>>,
+    checked: BTreeMap<usize, (u32, u64)>,
+    pub connections: u64,
+}
+
+impl KernelChecker {
+    /// Checks every cluster IP in the kernel of a node, if it changed.
+    pub fn check(&mut self, number: usize, machine: &Machine, truth: &Truth) -> Result<(), BrokenInvariant> {
+        let mut faulty = machine.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = dataplane::nftables::Kernel::generation(&mut faulty.kernel).unwrap_or_default();
+        let state = (generation, truth.frontends.len() as u64);
+        if self.checked.insert(number, state) == Some(state) {
+            return Ok(());
+        }
+        for ((ip, port), services) in &truth.frontends {
+            let to = SocketAddr::new(*ip, *port);
+            let Some(evaluation) = connect(&faulty.kernel, machine, to) else { continue };
+            self.connections += 1;
+            if evaluation.verdict == TracedVerdict::Dnat {
+                self.reaches(number, machine, to, reached(&evaluation), services, truth)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn reaches(
+        &mut self,
+        number: usize,
+        machine: &Machine,
+        to: SocketAddr,
+        found: Reached,
+        services: &BTreeSet<String>,
+        truth: &Truth,
+    ) -> Result<(), BrokenInvariant> {
+        let known = self.known.entry((number, to)).or_default();
+        if known.contains(&found) {
+            return Ok(());
+        }
+        // The API's own endpoint is no pod.
+        if services.contains("default/kubernetes") {
+            return Ok(());
+        }
+        let name = &machine.name;
+        for endpoint in &found {
+            if !services.iter().any(|service| truth.was_endpoint(service, *endpoint)) {
+                let text =
+                    format!("{name} sends {to} of {services:?} to {endpoint}, which never was an endpoint");
+                return Err(BrokenInvariant::new(9, text));
+            }
+        }
+        let zones: BTreeSet<String> = truth
+            .nodes
+            .get(name)
+            .into_iter()
+            .flatten()
+            .filter_map(|node| node.zone.as_ref().map(ToString::to_string))
+            .collect();
+        let mut versions = services.iter().filter_map(|service| truth.versions.get(service));
+        if versions.clone().all(|versions| versions.always_requires_zone)
+            && let Some(far) = found.iter().find(|address| truth.zones_of(address.ip()).is_disjoint(&zones))
+        {
+            let text =
+                format!("{name} in {zones:?} sends {to} of {services:?}, which requires its zone, to {far}");
+            return Err(BrokenInvariant::new(11, text));
+        }
+        if versions.any(|versions| was_planned(machine, to, &found, versions, truth)) {
+            known.insert(found);
+            return Ok(());
+        }
+        let text = format!("{name} sends {to} of {services:?} to {found:?}, which no version of them says");
+        Err(BrokenInvariant::new(9, text))
+    }
+}
+
+/// Whether any versions of the Service, its slices and the Node say this. Watches of different kinds are not ordered.
+fn was_planned(
+    machine: &Machine,
+    to: SocketAddr,
+    found: &Reached,
+    versions: &ServiceVersions,
+    truth: &Truth,
+) -> bool {
+    let settings = node_settings();
+    let address = FrontendAddress::new(to.ip(), Protocol::Tcp, to.port());
+    let mut configs: Vec<NodeConfig> = Vec::new();
+    // While its Node is deleted, a node has no zone.
+    let unknown = Node::named(machine.name.as_str());
+    for node in truth.nodes.get(&machine.name).into_iter().flatten().rev().chain([&unknown]) {
+        let config = NodeConfig::new(&settings.proxy, node, &[service_range()], &[machine.address]).0;
+        if !configs.contains(&config) {
+            configs.push(config);
+        }
+    }
+    configs.iter().any(|config| {
+        versions.slices.iter().rev().any(|slices| {
+            versions.services.iter().rev().any(|service| {
+                let (frontends, _) = forward(service, slices, config);
+                let of_address = frontends.iter().find(|frontend| frontend.address == address);
+                of_address.is_some_and(|frontend| planned(frontend) == *found)
+            })
+        })
+    })
+}

@@ -1,0 +1,32 @@
+//! The whole plane in one deterministic simulation: store, controllers with leader election, and nodes on fake kernels,
+//! in one process, on one thread, with simulated time, disk, network and crashes.
+//!
+//! ```text
+//! seed -> Options
+//! users, kubelets --\                                        /-> Truth: the API's log (1, 2, 3, 6, 7)
+//! controllers -------+-> Link -> Network (faults) -> API ----+-> WatchChecker (2)
+//! nodes -------------/                |              disk     \-> convergence: plan from nothing (5, 18, 20)
+//!   kernels -> KernelChecker (9, 11)  +-> Story: hash of all events, last lines
+//! ```
+//!
+//! A test tool: no part of the program. docs/benchmarks/simulation.md says which invariants are checked.
+
+mod convergence;
+mod disk;
+mod kernels;
+mod link;
+mod network;
+mod options;
+mod parties;
+mod simulation;
+pub mod soak;
+mod story;
+mod time;
+mod truth;
+mod violation;
+mod watches;
+mod workload;
+
+pub use options::{Faults, Options};
+pub use simulation::{RunReport, Simulation};
+pub use violation::BrokenInvariant;

@@ -1,0 +1,51 @@
+//! `cargo xtask soak plane`: runs seeds of the simulated plane for some minutes, or one of them.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use plane::soak::{failure, run_seeds};
+use plane::{Options, Simulation};
+
+const HELP: &str = "plane [--seed N] [--minutes M] [--seeds K] [--keep-going]   runs seeds from N on
+plane --seed N --once [--fault-ms T] [--trace] [--hour]          runs one seed, and prints its events with --trace";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let flag = |name: &str| words.iter().any(|word| word == name);
+    let number = |name: &str| -> Option<u64> {
+        let at = words.iter().position(|word| word == name)?;
+        words.get(at + 1)?.parse().ok()
+    };
+    if flag("--help") {
+        println!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
+    let seed = number("--seed").unwrap_or_else(clock::os_seed);
+    if flag("--once") {
+        return once(seed, number("--fault-ms"), flag("--trace"), flag("--hour"));
+    }
+    let time = Duration::from_secs(60 * number("--minutes").unwrap_or(10));
+    let summary = run_seeds(seed, number("--seeds").unwrap_or(u64::MAX), time, !flag("--keep-going"));
+    summary.failures.iter().for_each(|(seed, text)| println!("FAILED {seed}: {text}"));
+    println!("from seed {seed}: {}", summary.text());
+    if summary.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn once(seed: u64, fault_ms: Option<u64>, is_traced: bool, hour: bool) -> ExitCode {
+    let mut options = if hour { Options::hour(seed) } else { Options::of(seed) };
+    options.fault_ms = fault_ms.unwrap_or(options.fault_ms);
+    println!("{options:?}");
+    let started = std::time::Instant::now();
+    let report = Simulation::run(options, is_traced);
+    let took = started.elapsed().as_secs_f64();
+    println!(
+        "{} events, hash {:016x}, {} ms simulated in {took:.1} s",
+        report.events, report.hash, report.simulated_ms
+    );
+    println!("{:#?}", report.counts);
+    if report.broken.is_some() {
+        println!("{}", if is_traced { format!("{:?}", report.broken) } else { failure(report) });
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}

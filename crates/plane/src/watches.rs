@@ -1,0 +1,117 @@
+//! Invariant 2 at the clients' side: a watch shows every change of its kind once and in order, or ends with 410.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+use store::kinds;
+
+use crate::truth::Truth;
+use crate::violation::BrokenInvariant;
+
+#[derive(Deserialize)]
+struct WatchLine {
+    r#type: String,
+    object: WatchLineObject,
+}
+
+#[derive(Deserialize)]
+struct WatchLineObject {
+    #[serde(default)]
+    metadata: Value,
+}
+
+struct WatchPosition {
+    kind: u16,
+    namespace: Option<String>,
+    /// Selectors hide changes: only the order is checked.
+    is_filtered: bool,
+    /// `None` while the initial objects are sent.
+    position: Option<u64>,
+    unread: Vec<u8>,
+}
+
+/// The watches that are open, by call.
+#[derive(Default)]
+pub struct WatchChecker {
+    open: BTreeMap<u64, WatchPosition>,
+    pub events: u64,
+}
+
+impl WatchChecker {
+    /// A watch starts; its request is `GET /apis/...?watch=true&...`.
+    pub fn start(&mut self, id: u64, line: &str) {
+        let Some((path, query)) = line.strip_prefix("GET ").and_then(|line| line.split_once('?')) else {
+            return;
+        };
+        let words: Vec<&str> = path.split('/').collect();
+        let Some(plural) = words.last() else { return };
+        let Some(kind) = kinds::stored().find(|kind| kind.plural == *plural) else { return };
+        let namespace = words.iter().position(|word| *word == "namespaces").and_then(|at| words.get(at + 1));
+        let namespace = namespace.filter(|_| *plural != "namespaces").map(|name| (*name).to_owned());
+        let value = |name: &str| {
+            let parameters = query.split('&').filter_map(|parameter| parameter.split_once('='));
+            parameters.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).next()
+        };
+        let initial = value("sendInitialEvents").is_some_and(|value| value == "true");
+        let from = value("resourceVersion").and_then(|text| text.parse().ok()).filter(|from| *from > 0);
+        let is_filtered = value("labelSelector").is_some() || value("fieldSelector").is_some();
+        let position = from.filter(|_| !initial);
+        self.open.insert(
+            id,
+            WatchPosition { kind: kind.id, namespace, is_filtered, position, unread: Vec::new() },
+        );
+    }
+
+    pub fn end(&mut self, id: u64) {
+        self.open.remove(&id);
+    }
+
+    pub fn clear(&mut self) {
+        self.open.clear();
+    }
+
+    /// The API sent a frame.
+    pub fn frame(&mut self, id: u64, bytes: &[u8], truth: &Truth) -> Result<(), BrokenInvariant> {
+        let Some(watch) = self.open.get_mut(&id) else { return Ok(()) };
+        watch.unread.extend_from_slice(bytes);
+        while let Some(end) = watch.unread.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = watch.unread.drain(..=end).collect();
+            let Ok(line) = serde_json::from_slice::<WatchLine>(&line) else { continue };
+            self.events += 1;
+            watch.line(&line, truth)?;
+        }
+        Ok(())
+    }
+}
+
+impl WatchPosition {
+    fn line(&mut self, line: &WatchLine, truth: &Truth) -> Result<(), BrokenInvariant> {
+        let meta = &line.object.metadata;
+        let revision = meta["resourceVersion"].as_str().and_then(|text| text.parse::<u64>().ok());
+        let is_bookmark = line.r#type == "BOOKMARK";
+        let Some(revision) = revision.filter(|_| line.r#type != "ERROR") else { return Ok(()) };
+        let Some(position) = self.position else {
+            let ends_list = is_bookmark && meta["annotations"]["k8s.io/initial-events-end"] == "true";
+            self.position = ends_list.then_some(revision);
+            return Ok(());
+        };
+        let is_late = if is_bookmark { revision < position } else { revision <= position };
+        if is_late {
+            return Err(BrokenInvariant::new(
+                2,
+                format!("a watch at revision {position} got {} {revision}", line.r#type),
+            ));
+        }
+        let until = if is_bookmark { revision + 1 } else { revision };
+        let missed = truth.changed_between(self.kind, self.namespace.as_deref(), position, until);
+        if let Some(missed) = missed.filter(|_| !self.is_filtered) {
+            return Err(BrokenInvariant::new(
+                2,
+                format!("a watch went from {position} to {revision} without {missed}"),
+            ));
+        }
+        self.position = Some(revision);
+        Ok(())
+    }
+}
