@@ -1,7 +1,7 @@
 //! The watched objects in a file, so that a node that reboots while the API is away serves what it knew.
 //!
 //! ```text
-//! watches --every event--> SnapshotFile --when it changed, at most every 2 s--> FILE (new file, synced, renamed)
+//! watches --every event--> SnapshotFile --when it changed, every 2 s and 1 s per MB--> FILE (new file, synced, renamed)
 //! start: no watch has listed after 10 s -> FILE, as if the API had listed it; the API's own list replaces it
 //! ```
 
@@ -19,8 +19,9 @@ use serde_json::value::RawValue;
 
 /// Time for the API to answer before the file is used.
 pub const API_TIMEOUT: Duration = Duration::from_secs(10);
-/// Minimum interval between writes.
+/// Minimum interval between writes, and what each megabyte adds: a large file is not written for every change.
 const MIN_INTERVAL: Duration = Duration::from_secs(2);
+const PER_MEGABYTE: Duration = Duration::from_secs(1);
 
 type Key = (ObjectKind, String, String);
 
@@ -49,12 +50,15 @@ pub struct SnapshotFile {
     listed: BTreeSet<ObjectKind>,
     is_changed: bool,
     written_at: Option<Instant>,
+    /// Between the last write and the next.
+    interval: Duration,
 }
 
 impl SnapshotFile {
     pub fn new(path: &Path, kinds: Vec<ObjectKind>) -> Self {
         let (objects, listing, listed) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Self { path: path.to_owned(), kinds, objects, listing, listed, is_changed: false, written_at: None }
+        let (path, interval) = (path.to_owned(), MIN_INTERVAL);
+        Self { path, kinds, objects, listing, listed, is_changed: false, written_at: None, interval }
     }
 
     /// Whether the API has listed no kind yet.
@@ -97,7 +101,7 @@ impl SnapshotFile {
 
     /// The content to write, if it is due: the path, and the bytes.
     pub fn due(&mut self, now: Instant, time: Timestamp) -> Option<(PathBuf, Vec<u8>)> {
-        let is_early = self.written_at.is_some_and(|at| now.saturating_duration_since(at) < MIN_INTERVAL);
+        let is_early = self.written_at.is_some_and(|at| now.saturating_duration_since(at) < self.interval);
         if is_early || !self.is_due() {
             return None;
         }
@@ -107,12 +111,14 @@ impl SnapshotFile {
             Some(StoredEntry { kind: kind.as_str().to_owned(), object })
         });
         let stored = Stored { saved_at: time.to_string(), objects: entries.collect() };
-        Some((self.path.clone(), serde_json::to_vec(&stored).ok()?))
+        let content = serde_json::to_vec(&stored).ok()?;
+        self.interval = MIN_INTERVAL + PER_MEGABYTE.mul_f64(content.len() as f64 / 1e6);
+        Some((self.path.clone(), content))
     }
 
     /// When the next write is due; `None` if there is nothing to write.
     pub fn due_at(&self) -> Option<Instant> {
-        self.written_at.filter(|_| self.is_due()).map(|at| at + MIN_INTERVAL)
+        self.written_at.filter(|_| self.is_due()).map(|at| at + self.interval)
     }
 
     /// The stored objects as the events of complete lists, and when they were stored. `None` without a usable file.
@@ -177,7 +183,8 @@ mod tests {
         }
         let (to, content) = file.due(now, time).expect("complete");
         write(&to, &content).expect("written");
-        assert!(file.due(now + MIN_INTERVAL, time).is_none(), "unchanged");
+        let later = now + file.interval;
+        assert!(file.interval > MIN_INTERVAL && file.due(later, time).is_none(), "unchanged");
         let (saved, events) = file.load().expect("stored");
         assert_eq!((saved, names(&events).len(), events.len()), (time, 2, 6));
 
@@ -185,8 +192,8 @@ mod tests {
         file.observe(&InformerEvent::ListStarted(ObjectKind::Slice));
         file.observe(&InformerEvent::Applied(ObjectKind::Slice, object("b", 2)));
         file.observe(&InformerEvent::ListCompleted(ObjectKind::Slice));
-        assert!(file.due(now, time).is_none() && file.due_at() == Some(now + MIN_INTERVAL));
-        let (to, content) = file.due(now + MIN_INTERVAL, time).expect("due");
+        assert!(file.due(now, time).is_none() && file.due_at() == Some(later));
+        let (to, content) = file.due(later, time).expect("due");
         write(&to, &content).expect("written");
         let stored = names(&file.load().expect("stored").1);
         assert_eq!(stored.len(), 2);
