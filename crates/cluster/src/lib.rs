@@ -14,6 +14,7 @@ pub mod failure;
 pub mod input;
 mod kubeconfig_client;
 pub mod leader_election;
+mod lean_client;
 pub mod ledger_client;
 mod list;
 pub mod log;
