@@ -223,7 +223,9 @@ pub fn joined_machine_serves_while_the_api_is_away_and_after_its_restart() {
     expose(&second);
     until_reached(&second, web, &["box-2:8080"]);
     let snapshot = second.data.join("snapshot.json");
-    until("the snapshot", || std::fs::read_to_string(&snapshot).is_ok_and(|text| text.contains("web-80-tcp")));
+    until("the snapshot", || {
+        std::fs::read_to_string(&snapshot).is_ok_and(|text| text.contains("web-80-tcp"))
+    });
     up.kill();
     until_reached(&second, web, &["box-2:8080"]);
     joined.kill();
