@@ -15,6 +15,7 @@ mod https_client;
 pub mod input;
 mod kubeconfig_client;
 pub mod leader_election;
+mod lean_client;
 pub mod ledger_client;
 mod list;
 pub mod log;

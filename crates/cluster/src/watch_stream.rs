@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::failure::watch_cause;
+use super::lean_client::lean;
 use super::{ObjectKind, api_outage};
 
 /// Most queued events; a full queue stops reading from the API.
@@ -37,6 +38,8 @@ pub struct WatchSpec {
     config: watcher::Config,
     namespace: Option<String>,
     metadata_only: bool,
+    /// Whether objects come with their managedFields.
+    managed_fields: bool,
     /// Whether the API may lack the kind: it then has no objects, until it appears.
     optional: bool,
 }
@@ -55,6 +58,7 @@ impl WatchSpec {
             config: watcher::Config::default().streaming_lists(),
             namespace: None,
             metadata_only: false,
+            managed_fields: false,
             // Definitions of an earlier version may lack the newer of our own kinds.
             optional: matches!(
                 kind,
@@ -86,6 +90,12 @@ impl WatchSpec {
 
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespace = Some(namespace.to_owned());
+        self
+    }
+
+    /// Asks for `metadata.managedFields` as well.
+    pub fn managed_fields(mut self) -> Self {
+        self.managed_fields = true;
         self
     }
 
@@ -293,6 +303,7 @@ async fn watch_as<K>(
         + 'static,
     WatchedObject: From<K>,
 {
+    let client = lean(&client, spec.managed_fields);
     let mut backoff = FIRST_BACKOFF;
     let request = spec.request();
     // Of an optional kind: whether it has been listed, and whether it counts as empty.

@@ -168,13 +168,14 @@ pub async fn run(
 }
 
 fn watch_specs(config: &ControllerConfig) -> Vec<WatchSpec> {
-    let kinds =
-        [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Pod, ObjectKind::Node, ObjectKind::Namespace];
+    let kinds = [ObjectKind::Service, ObjectKind::Pod, ObjectKind::Node, ObjectKind::Namespace];
+    // Semantics M8: their last writer tells whether the upstream controller is at work.
+    let slices = WatchSpec::all(ObjectKind::Slice).managed_fields();
     let node_proxies = format!("{}={}", annotation::COMPONENT, annotation::NODE_PROXY);
     let leases = WatchSpec::all(ObjectKind::Lease).namespace(&config.lease_namespace).labels(&node_proxies);
     // Clusters that are upgraded may not serve the kind yet.
     let drains = WatchSpec::all(ObjectKind::ZoneDrain).optional();
-    kinds.into_iter().map(WatchSpec::all).chain([leases, drains]).collect()
+    kinds.into_iter().map(WatchSpec::all).chain([slices, leases, drains]).collect()
 }
 
 struct ControllerLoop {

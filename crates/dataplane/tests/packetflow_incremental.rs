@@ -17,7 +17,7 @@ use dataplane::nftables::fake::FakeKernel;
 use dataplane::nftables::ir::{
     Chain, Expr, IntervalEncoding, NftChange, NftVerdict, RulePosition, Ruleset, Set, Table,
 };
-use dataplane::nftables::render::{RenderedChange, Renderer, render, table_id};
+use dataplane::nftables::render::{RenderedChange, Renderer, render, render_to_compare, table_id};
 use model::{Family, ServiceKey, Snapshot};
 use plan::forward::{NodeConfig, table};
 use proptest::prelude::*;
@@ -161,21 +161,24 @@ proptest! {
     fn what_is_read_beside_the_wanted_is_what_differs(mut old in world::world(), mut new in world::world()) {
         // The ranges of both families are known, so that either program has both tables.
         (old.settings.gates.service_cidrs, new.settings.gates.service_cidrs) = (true, true);
-        let program = |world: &World| Renderer::start(&table(&world.snapshot(), &world.config()).0).1;
-        let (old, new) = (program(&old), program(&new));
+        let [old, wanted] = [old, new].map(|world| table(&world.snapshot(), &world.config()).0);
+        let (old, new) = (Renderer::start(&old).1, Renderer::start(&wanted).1);
         let ids: Vec<_> = new.tables.keys().cloned().collect();
         let mut kernel = FakeKernel::new();
         let empty = read_and_compare(&mut kernel, &ids, &mut || panic!("nothing to compare with")).unwrap();
         prop_assert!(empty.held.tables.is_empty());
         load(&mut kernel, initial_load_groups(&old)).unwrap();
-        let same = read_and_compare(&mut kernel, &ids, &mut || old.clone()).unwrap();
+        let same = read_and_compare(&mut kernel, &ids, &mut || old.clone().into()).unwrap();
         prop_assert!(diff(&same.held, &same.wanted).is_empty());
         let left = |program: &Ruleset| {
             let sets = program.tables.values().flat_map(|table| table.sets.values());
             sets.filter(|set| set.spec.ranges() == IntervalEncoding::None).map(|set| set.elements.len()).sum::<usize>()
         };
         prop_assert_eq!((left(&same.held), left(&same.wanted)), (0, 0), "what is the same is not held");
-        let beside = read_and_compare(&mut kernel, &ids, &mut || new.clone()).unwrap();
+        let beside = read_and_compare(&mut kernel, &ids, &mut || new.clone().into()).unwrap();
+        let packed = &mut || render_to_compare(&mut Renderer::new(&wanted), &wanted);
+        let packed = read_and_compare(&mut kernel, &ids, packed).unwrap();
+        prop_assert!(packed.held == beside.held && packed.wanted == beside.wanted, "packed elements differ");
         prop_assert!(beside.problems.is_empty());
         prop_assert!(apply_diff_at_once(&mut kernel, &beside.held, &beside.wanted).unwrap().is_some());
         prop_assert!(*kernel.ruleset() == new);

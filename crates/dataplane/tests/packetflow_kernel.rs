@@ -169,7 +169,7 @@ fn kernel_takes_every_program_and_gives_it_back() {
         assert_same(&scenario.id, &before, &program);
         assert!(diff(&before, &program).is_empty());
         let ours = [table_id(Family::V4), table_id(Family::V6)];
-        let beside = read_and_compare(&mut kernel, &ours, &mut || program.clone()).unwrap();
+        let beside = read_and_compare(&mut kernel, &ours, &mut || program.clone().into()).unwrap();
         assert!(diff(&beside.held, &beside.wanted).is_empty(), "{}", scenario.id);
         let sets = [&beside.held, &beside.wanted]
             .into_iter()

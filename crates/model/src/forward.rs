@@ -54,7 +54,8 @@ impl ForwardingTable {
         }
         for frontend in &frontends {
             self.service_by_address.insert(frontend.address, service.clone());
-            let holders = self.services_by_cluster_ip.entry(frontend.port.cluster_ip).or_default();
+            let holders = self.services_by_cluster_ip.entry(frontend.port.cluster_ip);
+            let holders = holders.or_insert_with(|| Vec::with_capacity(1));
             if !holders.contains(service) {
                 holders.push(service.clone());
             }

@@ -31,12 +31,14 @@ impl HealthCheckServers {
         Self { is_healthy, checks: Arc::default(), servers: BTreeMap::new(), has_failed_ports: false }
     }
 
-    /// Sets or removes the checks of some Services; whether anything changed.
+    /// Sets or removes the checks of some Services; whether one of them needs another server. The number of endpoints
+    /// changes the answers alone.
     pub fn update(&mut self, checks: Vec<(ServiceKey, Option<HealthCheck>)>) -> bool {
         let mut held = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = |check: &HealthCheck| (check.port, check.v4.is_some(), check.v6.is_some());
         let mut is_changed = false;
         for (key, check) in checks {
-            is_changed |= held.get(&key) != check.as_ref();
+            is_changed |= held.get(&key).map(server) != check.as_ref().map(server);
             match check {
                 Some(check) => drop(held.insert(key, check)),
                 None => drop(held.remove(&key)),

@@ -1,7 +1,7 @@
 //! The watched objects in a file, so that a node that reboots while the API is away serves what it knew.
 //!
 //! ```text
-//! watches --every event--> SnapshotFile --when it changed, at most every 2 s--> FILE (new file, synced, renamed)
+//! watches --every event--> SnapshotFile --when it changed, every 2 s and 1 s per MB--> FILE (new file, synced, renamed)
 //!                                       \\--before the kernel changes--> FILE.mark: FILE is older than the kernel
 //! start: no watch has listed after 10 s -> FILE, as if the API had listed it; the API's own list replaces it
 //!        (but the kernel stays as it is where it is newer: `plan::offline_start`)
@@ -22,8 +22,9 @@ use serde_json::value::RawValue;
 
 /// Time for the API to answer before the file is used.
 pub const API_TIMEOUT: Duration = Duration::from_secs(10);
-/// Minimum interval between writes.
+/// Minimum interval between writes, and what each megabyte adds: a large file is not written for every change.
 const MIN_INTERVAL: Duration = Duration::from_secs(2);
+const PER_MEGABYTE: Duration = Duration::from_secs(1);
 
 type Key = (ObjectKind, String, String);
 
@@ -76,6 +77,8 @@ pub struct SnapshotFile {
     /// The number of the next snapshot; that of the last mark if one was written since the last snapshot.
     sequence: u64,
     is_marked: bool,
+    /// Between the last write and the next.
+    interval: Duration,
 }
 
 impl SnapshotFile {
@@ -95,6 +98,7 @@ impl SnapshotFile {
             listed,
             is_changed: false,
             written_at: None,
+            interval: MIN_INTERVAL,
             boot_id: boot_id.trim().to_owned(),
             found_mark,
             sequence,
@@ -154,7 +158,7 @@ impl SnapshotFile {
 
     /// The content to write, if it is due: the path, and the bytes.
     pub fn due(&mut self, now: Instant, time: Timestamp) -> Option<(PathBuf, Vec<u8>)> {
-        let is_early = self.written_at.is_some_and(|at| now.saturating_duration_since(at) < MIN_INTERVAL);
+        let is_early = self.written_at.is_some_and(|at| now.saturating_duration_since(at) < self.interval);
         if is_early || !self.is_due() {
             return None;
         }
@@ -165,12 +169,14 @@ impl SnapshotFile {
         });
         let (saved_at, sequence) = (time.to_string(), self.sequence);
         let stored = Stored { saved_at, sequence, objects: entries.collect() };
-        Some((self.path.clone(), serde_json::to_vec(&stored).ok()?))
+        let content = serde_json::to_vec(&stored).ok()?;
+        self.interval = MIN_INTERVAL + PER_MEGABYTE.mul_f64(content.len() as f64 / 1e6);
+        Some((self.path.clone(), content))
     }
 
     /// When the next write is due; `None` if there is nothing to write.
     pub fn due_at(&self) -> Option<Instant> {
-        self.written_at.filter(|_| self.is_due()).map(|at| at + MIN_INTERVAL)
+        self.written_at.filter(|_| self.is_due()).map(|at| at + self.interval)
     }
 
     /// What is served while the API is away, given whether the kernel holds rules.
@@ -272,7 +278,8 @@ mod tests {
         }
         let (to, content) = file.due(now, time).expect("complete");
         write(&to, &content).expect("written");
-        assert!(file.due(now + MIN_INTERVAL, time).is_none(), "unchanged");
+        let later = now + file.interval;
+        assert!(file.interval > MIN_INTERVAL && file.due(later, time).is_none(), "unchanged");
         let loaded = file.load().expect("stored");
         let (saved, events) = (loaded.saved_at, &loaded.events);
         assert_eq!((saved, names(events).len(), events.len()), (time, 2, 6));
@@ -286,10 +293,10 @@ mod tests {
         file.observe(&InformerEvent::ListStarted(ObjectKind::Slice));
         file.observe(&InformerEvent::Applied(ObjectKind::Slice, object("b", 2)));
         file.observe(&InformerEvent::ListCompleted(ObjectKind::Slice));
-        assert!(file.due(now, time).is_none() && file.due_at() == Some(now + MIN_INTERVAL));
+        assert!(file.due(now, time).is_none() && file.due_at() == Some(later));
         file.mark().expect("marked");
         assert_eq!(decide(), OfflineStart::Kernel, "the kernel may have what the file has not");
-        let (to, content) = file.due(now + MIN_INTERVAL, time).expect("due");
+        let (to, content) = file.due(later, time).expect("due");
         assert_eq!(decide(), OfflineStart::Kernel, "not written yet");
         write(&to, &content).expect("written");
         assert_eq!(decide(), OfflineStart::Snapshot);

@@ -27,7 +27,8 @@ use dataplane::backend::{BackendError, NodeBackend, PreviousMode};
 use dataplane::conntrack::ConntrackTable;
 use model::forward::FrontendKind;
 use model::plant::{PlantedBug, is_planted};
-use model::{Family, ForwardingTable, Frontend, Node, Notice, ServiceKey, Timestamp};
+use model::{Family, ForwardingTable, Frontend, Node, Notice, ObjectKey, ServiceKey, Timestamp};
+use plan::capacity;
 use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check, localhost_node_ports};
 use plan::status::convergence::DurationCounts;
 use plan::subsetting::SliceView;
@@ -93,6 +94,8 @@ enum Phase {
 #[derive(Default)]
 struct Pending {
     services: BTreeSet<ServiceKey>,
+    /// Changed slices with shares of endpoints.
+    shares: BTreeSet<ObjectKey>,
     /// The Node, a ServiceCIDR or a local address changed.
     node: bool,
     /// Trigger times whose programming latency is measured.
@@ -227,12 +230,23 @@ impl SyncLoop {
         self.backend.has_services().unwrap_or(true)
     }
 
-    /// Slow start and drains: endpoints get the shares of now.
+    /// Slow start and drains: endpoints get the shares of now, those of changed slices at once and the others when one is
+    /// due, so that a change does not visit all slices with shares.
     fn advance_shares(&mut self, now: Instant) {
+        let changed = std::mem::take(&mut self.pending.shares);
+        let is_due = self.shares_at.is_some_and(|at| at <= now);
+        if changed.is_empty() && !is_due {
+            return;
+        }
         let time = Timestamp::from(self.clock.timestamp());
-        let changes = plan::capacity::advance(self.cache.snapshot_mut(), time);
+        let snapshot = self.cache.snapshot_mut();
+        let changes = match is_due {
+            true => capacity::advance(snapshot, time),
+            false => capacity::advance_slices(snapshot, &changed, time),
+        };
         let until = |next: Timestamp| Duration::from_secs_f64(next.seconds_since(time).max(0.0));
-        self.shares_at = changes.next.map(|next| now + until(next));
+        let others = self.shares_at.filter(|_| !is_due);
+        self.shares_at = others.into_iter().chain(changes.next.map(|next| now + until(next))).min();
         if !changes.services.is_empty() {
             self.pending.services.extend(changes.services);
             self.schedule.request_partial();

@@ -16,7 +16,7 @@ mod zone_share;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use model::{EndpointShares, Name, ServiceKey, Slice, Snapshot, Timestamp, annotation};
+use model::{EndpointShares, Name, ObjectKey, ServiceKey, Slice, Snapshot, Timestamp, annotation};
 
 use crate::spill::thousandths;
 pub use slice_annotations::{BAD_CAPACITY, BAD_SLOW_START, annotate, capacities, notices};
@@ -52,9 +52,19 @@ pub struct ShareChanges {
 
 /// Sets the shares of all endpoints to those of this time.
 pub fn advance(snapshot: &mut Snapshot, now: Timestamp) -> ShareChanges {
+    let all: Vec<ObjectKey> = snapshot.slices_with_shares().map(|slice| slice.key.clone()).collect();
+    advance_slices(snapshot, &all, now)
+}
+
+/// The same for the endpoints of some slices, such as those that changed.
+pub fn advance_slices<'k>(
+    snapshot: &mut Snapshot,
+    slices: impl IntoIterator<Item = &'k ObjectKey>,
+    now: Timestamp,
+) -> ShareChanges {
     let mut changes = ShareChanges::default();
     let mut changed = Vec::new();
-    for slice in snapshot.slices_with_shares() {
+    for slice in slices.into_iter().filter_map(|key| snapshot.slice(key)) {
         let (shares, next) = shares_at(slice, now);
         changes.next = changes.next.into_iter().chain(next).min();
         if shares != slice.shares {

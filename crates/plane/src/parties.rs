@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clock::Clock;
-use cluster::Informer;
 use cluster::leader_election::election::ElectionTiming;
 use cluster::leader_election::{LeaderElectionConfig, LeaderElector, LedgerAddressSource, while_leading};
 use controller::{ControllerConfig, ControllerMetrics, addresses};

@@ -10,6 +10,7 @@ mod authorization;
 pub mod bootstrap;
 pub mod credentials;
 mod discovery;
+mod dropped_fields;
 mod encoded_object;
 pub mod engine;
 mod field_tracking;

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use ::listener::fair_connections::RequestInFlight;
 use ::listener::{ConnectionOwner, ConnectionPlace, HandshakeTurns};
 use bytes::Bytes;
-use http::header::AUTHORIZATION;
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use hyper::service::service_fn;
@@ -407,7 +407,9 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> ResponseFuture {
+    fn call(&mut self, mut request: Request<B>) -> ResponseFuture {
+        // Bytes that stay in this process are not compressed.
+        request.headers_mut().remove(ACCEPT_ENCODING);
         let Self { api, caller } = self.clone();
         Box::pin(async move { Ok(api.serve(request, &caller).await) })
     }

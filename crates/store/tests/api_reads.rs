@@ -5,7 +5,11 @@
 #[path = "api/world.rs"]
 mod world;
 
+use std::io::Read;
+
+use flate2::read::GzDecoder;
 use http::Request;
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use store::admission::service::ServiceRanges;
 use store::api::Caller;
@@ -206,4 +210,57 @@ async fn the_status_is_written_by_its_own_path_alone() {
     let (code, after) =
         world.patch(&format!("{SERVICES}/web"), "merge-patch", &json!({"status": null})).await;
     assert_eq!((code, &after["status"]["conditions"][0]["type"]), (200, &json!("A")));
+}
+
+/// KEP-5958.
+#[tokio::test]
+async fn managed_fields_are_left_out_on_request() {
+    let world = World::new().await;
+    some(&world).await;
+    let has_fields = |object: &Value| object["metadata"].get("managedFields").is_some();
+    let ask = async |uri: &str, accept: &str| {
+        let request = Request::builder().uri(uri).header("accept", accept);
+        let answer = world.api.answer(request.body(Vec::new().into()).unwrap(), &Caller::own()).await;
+        read(answer).await
+    };
+    let lean = "application/json;drop=metadata.managedFields";
+    for (accept, has) in
+        [("application/json", true), ("application/json;drop=metadata.labels", true), (lean, false)]
+    {
+        let object: Value = ask(&format!("{CONFIG_MAPS}/a"), accept).await.1;
+        assert_eq!(has_fields(&object), has, "{accept}");
+        let list: Value = ask(CONFIG_MAPS, accept).await.1;
+        assert_eq!(names(&list), ["a", "b", "c", "d", "e"]);
+        assert!(list["items"].as_array().unwrap().iter().all(|item| has_fields(item) == has), "{accept}");
+        let partial = format!("{accept};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
+        let list: Value = ask(CONFIG_MAPS, &partial).await.1;
+        assert!(list["items"].as_array().unwrap().iter().all(|item| has_fields(item) == has), "{partial}");
+    }
+}
+
+#[tokio::test]
+async fn a_compressed_watch_is_one_gzip_stream_with_the_same_events() {
+    let world = World::new().await;
+    some(&world).await;
+    let watch = async |encoding: &str| {
+        let uri = format!("{CONFIG_MAPS}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true");
+        let request = Request::builder().uri(uri).header("accept-encoding", encoding);
+        let answer = world.api.answer(request.body(Vec::new().into()).unwrap(), &Caller::own()).await;
+        let is_compressed = answer.headers().get("content-encoding").is_some_and(|value| value == "gzip");
+        (is_compressed, answer.into_body().collect().await.unwrap().to_bytes())
+    };
+    let change = async {
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        world.config_map("f", json!({})).await
+    };
+    let (plain, first, second, _) = tokio::join!(watch("identity"), watch("gzip"), watch("gzip, br"), change);
+    assert!(
+        !plain.0 && plain.1.iter().filter(|byte| **byte == b'\n').count() == 7,
+        "six objects, a bookmark"
+    );
+    for (is_compressed, sent) in [first, second] {
+        let mut text = Vec::new();
+        GzDecoder::new(&sent[..]).read_to_end(&mut text).unwrap();
+        assert!(is_compressed && text == plain.1 && sent.len() < plain.1.len() / 2);
+    }
 }

@@ -71,6 +71,13 @@ const BENCHES: &[Bench] = &[
         counted: true,
     },
     Bench {
+        name: "node-growth",
+        package: "zoneward",
+        description: "the node proxy at 1,000 to 100,000 Services beside bare netlink: start, memory, one change",
+        needs: &tools::TESTS,
+        counted: false,
+    },
+    Bench {
         name: "plan",
         package: "plan",
         description: "planning: slices, hints, selection, addresses, on a generated cluster",
@@ -83,6 +90,13 @@ const BENCHES: &[Bench] = &[
         description: "the nftables data plane: full sync, one change, memory, connections, in network namespaces",
         needs: &tools::TESTS,
         counted: true,
+    },
+    Bench {
+        name: "scale",
+        package: "zoneward",
+        description: "a fleet of simulated nodes, the embedded API and the controllers: bytes, CPU and time of changes",
+        needs: &[],
+        counted: false,
     },
     Bench {
         name: "simulate",

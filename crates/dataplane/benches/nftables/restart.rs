@@ -5,7 +5,7 @@
 
 use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::apply::{apply_diff_at_once, read_and_compare};
-use dataplane::nftables::render::{Renderer, table_id};
+use dataplane::nftables::render::{Renderer, render_to_compare, table_id};
 use dataplane::nftables::{DumpRequest, Kernel};
 use model::Family;
 
@@ -54,7 +54,7 @@ fn bare_dump(kernel: &mut NetlinkSocket, world: &World) -> usize {
 fn start_over(kernel: &mut NetlinkSocket, world: &World) -> Renderer {
     let ours = [Family::V4, Family::V6].map(table_id);
     let mut renderer = Renderer::new(&world.table);
-    let beside = read_and_compare(kernel, &ours, &mut || renderer.render_all(&world.table))
+    let beside = read_and_compare(kernel, &ours, &mut || render_to_compare(&mut renderer, &world.table))
         .expect("the kernel shows it");
     assert!(beside.problems.is_empty(), "all of it is ours");
     let done = apply_diff_at_once(kernel, &beside.held, &beside.wanted).expect("the kernel takes it");

@@ -13,7 +13,7 @@ mod support;
 
 pub use affinity_entries::{DeleteAffinityError, delete_affinity_entries};
 pub use connection_counts::{ConnectionCount, connection_counts};
-pub use dump::{LiveDiff, RulesetReadError, read, read_and_compare};
+pub use dump::{LiveDiff, RulesetReadError, RulesetToCompare, read, read_and_compare};
 pub use kernel_version::{UnsupportedKernel, check_kernel};
 pub use refused_services::{RefusedGroup, apply_up_to_refusal, is_content_refused};
 pub use support::check_support;

@@ -13,7 +13,7 @@ use super::apply::{
 use super::cleanup;
 use super::ir::{NftName, Ruleset, TableId};
 use super::kernel::Kernel;
-use super::render::{RenderedChange, Renderer, SetName, SetSizes, initial_load, table_id};
+use super::render::{RenderedChange, Renderer, SetName, SetSizes, initial_load, render_to_compare, table_id};
 use super::trace;
 use crate::backend::{
     BackendError, CleanupItem, CleanupScope, FrontendChange, NodeBackend, PacketTrace, Reconciled,
@@ -113,7 +113,7 @@ impl NftablesBackend {
         let ours = our_tables();
         let renderer = self.renderer.get_or_insert_with(|| Renderer::new(table));
         let LiveDiff { mut held, mut wanted, problems } =
-            read_and_compare(&mut *self.kernel, &ours, &mut || renderer.render_all(table))?;
+            read_and_compare(&mut *self.kernel, &ours, &mut || render_to_compare(renderer, table))?;
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         if held.tables.is_empty() {
             let transactions = load(&mut *self.kernel, initial_load(renderer, table))?;

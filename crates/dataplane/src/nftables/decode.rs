@@ -14,8 +14,8 @@ use std::fmt;
 use super::abi::{self, msg};
 use super::codes;
 use super::ir::{
-    ChainSpec, Comment, Element, IntervalEncoding, NftChange, NftFamily, NftName, NftRule, RulePosition,
-    Ruleset, Set, SetSpec, TableId,
+    ChainSpec, Comment, Element, IntervalEncoding, NftChange, NftFamily, NftName, NftRule, PackedIndex,
+    RulePosition, Ruleset, Set, SetSpec, TableId,
 };
 use crate::nfnetlink::wire::{Attrs, RawMessage, messages};
 
@@ -160,18 +160,31 @@ impl RulesetReader {
 
     /// Takes the elements that differ from `wanted`, and removes the equal ones from `wanted`.
     pub fn take_difference(&mut self, raw: RawMessage<'_>, wanted: &mut Set) {
+        self.take_others(raw, |key, element| {
+            let is_same = wanted.elements.get(key).is_some_and(|value| object::is_same(element, value));
+            if is_same {
+                wanted.elements.remove(key);
+            }
+            is_same
+        });
+    }
+
+    /// Takes the elements that differ from `wanted`, and marks the equal ones there.
+    pub fn take_packed_difference(&mut self, raw: RawMessage<'_>, wanted: &mut PackedIndex) {
+        self.take_others(raw, |key, element| {
+            wanted.mark(key, |wanted| object::is_same_packed(element, wanted))
+        });
+    }
+
+    /// Takes the elements that are not as wanted.
+    fn take_others(&mut self, raw: RawMessage<'_>, mut is_wanted: impl FnMut(&[u8], Attrs<'_>) -> bool) {
         let attrs = raw.attrs();
         let list = attrs.nested(abi::elem::LIST_ELEMENTS);
         let mut others = Vec::new();
         for (_, element) in list.iter().flat_map(|list| list.iter()) {
             let element = Attrs::new(element);
-            let key = object::key(element);
-            let is_same = key.is_some_and(|key| {
-                wanted.elements.get(key).is_some_and(|value| object::is_same(element, value))
-            });
-            match key.filter(|_| is_same) {
-                Some(key) => drop(wanted.elements.remove(key)),
-                None => others.push(object::element(element)),
+            if !object::key(element).is_some_and(|key| is_wanted(key, element)) {
+                others.push(object::element(element));
             }
         }
         if others.is_empty() {

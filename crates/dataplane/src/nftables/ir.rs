@@ -14,6 +14,7 @@ mod bytes;
 mod describe;
 mod expr;
 mod packed;
+mod packed_index;
 mod types;
 
 pub use bytes::Bytes;
@@ -22,6 +23,7 @@ pub use expr::{
     PayloadBase, Reg, RejectKind, Span, fib,
 };
 pub use packed::{PackedElement, PackedElements};
+pub use packed_index::PackedIndex;
 pub use types::{DataType, FieldType, KeyBuilder};
 
 use std::collections::BTreeMap;

@@ -33,7 +33,7 @@ use super::ir::{
 
 pub use chain_class::ChainClass;
 pub use incremental::{RenderedChange, Renderer};
-pub use initial_load::initial_load;
+pub use initial_load::{initial_load, render_to_compare};
 pub use set_sizes::{MAX_COUNTED_PAIRS, SetSizes};
 pub use sets::{ClientScope, FrontendLookup, SetName, TABLE, table_id};
 pub(crate) use weighted_slots::{slots, slots_per_endpoint};

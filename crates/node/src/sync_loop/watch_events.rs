@@ -15,10 +15,10 @@ impl SyncLoop {
     /// Applies a watch event to the cache.
     pub fn observe(&mut self, event: InformerEvent) {
         for mut change in self.cache.read(event) {
+            self.observe_change(&change);
             if let ObjectChange::Applied(Object::Slice(slice), _) = &mut change {
                 drop_unused_fields(slice);
             }
-            self.observe_change(&change);
             self.cache.apply(change);
         }
     }
@@ -81,6 +81,9 @@ impl SyncLoop {
             self.pending.triggers.push((*family, at));
         }
         self.departed.remove(&slice.key);
+        if slice.has_shares() {
+            self.pending.shares.insert(slice.key.clone());
+        }
         let now = self.clock.now();
         if let (Some(old), Some(service)) =
             (self.cache.snapshot().slice(&slice.key), self.cache.snapshot().service_of_slice(&slice.key))
@@ -131,8 +134,13 @@ impl SyncLoop {
     }
 }
 
-/// No rule depends on an endpoint's targetRef and hostname, and they are most of a slice's memory.
+/// No rule depends on an endpoint's targetRef and hostname, and they are most of a slice's memory. Its version has been
+/// noted; its owner counts only without the label that names the Service.
 fn drop_unused_fields(slice: &mut Slice) {
+    (slice.resource_version, slice.written_by) = (None, None);
+    if slice.labelled_service().is_some() {
+        slice.owners = Box::default();
+    }
     for endpoint in &mut slice.content.endpoints {
         endpoint.target = None;
         endpoint.hostname = None;

@@ -20,6 +20,8 @@ pub struct Forwarder {
     table: ForwardingTable,
     /// Services with the traffic policy Local and no endpoint on this node.
     without_local: BTreeMap<ServiceKey, NoLocalEndpoints>,
+    /// The sum over them.
+    dropped: NoLocalEndpoints,
     notices: BTreeMap<ServiceKey, ServiceNotices>,
 }
 
@@ -39,6 +41,16 @@ pub struct NoLocalEndpoints {
     pub external: [u32; 2],
 }
 
+impl NoLocalEndpoints {
+    /// Replaces one summand of a sum.
+    fn replace(&mut self, old: &Self, new: &Self) {
+        for family in 0..2 {
+            self.internal[family] = self.internal[family] + new.internal[family] - old.internal[family];
+            self.external[family] = self.external[family] + new.external[family] - old.external[family];
+        }
+    }
+}
+
 /// The frontends of a Service before and after a change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceDelta {
@@ -51,8 +63,14 @@ impl Forwarder {
     /// A node without Services.
     pub fn new(config: NodeConfig) -> Self {
         let table = ForwardingTable::new(config.rules.clone());
-        let (without_local, notices) = (BTreeMap::new(), BTreeMap::new());
-        Self { config, conflicts: FrontendConflicts::default(), table, without_local, notices }
+        Self {
+            config,
+            conflicts: FrontendConflicts::default(),
+            table,
+            without_local: BTreeMap::new(),
+            dropped: NoLocalEndpoints::default(),
+            notices: BTreeMap::new(),
+        }
     }
 
     /// A node with all Services of a snapshot.
@@ -134,11 +152,11 @@ impl Forwarder {
 
     fn put(&mut self, key: &ServiceKey, frontends: Vec<Frontend>) {
         let dropped = dropped(&frontends);
-        if dropped == NoLocalEndpoints::default() {
-            self.without_local.remove(key);
-        } else {
-            self.without_local.insert(key.clone(), dropped);
-        }
+        let before = match dropped == NoLocalEndpoints::default() {
+            true => self.without_local.remove(key),
+            false => self.without_local.insert(key.clone(), dropped),
+        };
+        self.dropped.replace(&before.unwrap_or_default(), &dropped);
         self.table.replace(key, frontends);
     }
 
@@ -173,14 +191,7 @@ impl Forwarder {
 
     /// The sum over all Services.
     pub fn dropped(&self) -> NoLocalEndpoints {
-        let mut sum = NoLocalEndpoints::default();
-        for dropped in self.without_local.values() {
-            for family in 0..2 {
-                sum.internal[family] += dropped.internal[family];
-                sum.external[family] += dropped.external[family];
-            }
-        }
-        sum
+        self.dropped
     }
 
     /// The UDP ports of a Service on this node, to find stale flows. For a deleted Service see [`stale_udp::lost`].

@@ -16,8 +16,8 @@ use model::{Notice, ObjectRef, Service, ServiceKey, Timestamp};
 /// The frontends that every Service requests, and who owns each address.
 #[derive(Clone, Debug, Default)]
 pub struct FrontendConflicts {
-    requested: BTreeMap<ServiceKey, Vec<Frontend>>,
-    /// The owner first; more than one entry only in a conflict.
+    requested: BTreeMap<ServiceKey, Box<[Frontend]>>,
+    /// The owner first; more than one entry only in a conflict, so that room for one is all they get at first.
     contenders_by_address: BTreeMap<ExclusiveAddress, Vec<Contender>>,
     /// Services with load balancer or external IPs.
     external_by_ip: BTreeMap<IpAddr, BTreeSet<ServiceKey>>,
@@ -137,7 +137,8 @@ impl FrontendConflicts {
             }
         }
         for (address, rank) in ExclusiveAddress::all_needed(&frontends) {
-            let contenders = self.contenders_by_address.entry(address).or_default();
+            let contenders =
+                self.contenders_by_address.entry(address).or_insert_with(|| Vec::with_capacity(1));
             let contender = Contender::new(rank, key, created);
             let at = contenders.partition_point(|c| *c < contender);
             contenders.insert(at, contender);
@@ -148,7 +149,7 @@ impl FrontendConflicts {
             self.external_by_ip.entry(ip).or_default().insert(key.clone());
         }
         if !frontends.is_empty() {
-            self.requested.insert(key.clone(), frontends);
+            self.requested.insert(key.clone(), frontends.into());
         }
         affected
     }

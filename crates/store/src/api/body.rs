@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, VARY};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
 use http::{HeaderMap, Response, StatusCode};
 use hyper::body::{Body as _, Frame, SizeHint};
 use serde_json::Value;
@@ -266,7 +266,12 @@ pub fn stream(chunks: mpsc::Receiver<Bytes>) -> Response<ResponseBody> {
 }
 
 pub(super) fn watch(watch: WatchStream) -> Response<ResponseBody> {
-    response(200, JSON, ResponseBody::Watch(Box::new(watch)))
+    let is_compressed = watch.is_compressed();
+    let mut response = response(200, JSON, ResponseBody::Watch(Box::new(watch)));
+    if is_compressed {
+        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    response
 }
 
 pub(super) fn pages(list: ListStream) -> Response<ResponseBody> {

@@ -30,9 +30,9 @@ impl Api {
         let found = self.engine.get(&key(kind, namespace, name)).map_err(read_error)?;
         let stored = found.ok_or_else(|| StatusError::not_found(kind, name))?;
         if request.accept.form == ResponseForm::Object && !kind.is_converted() {
-            return Ok(body::bytes(200, stored.json));
+            return Ok(body::bytes(200, request.accept.shown(stored.json)));
         }
-        Ok(body::json(200, &converted(request, &parse(&stored.json)?)))
+        Ok(body::json(200, &converted(request, &parse(&request.accept.shown(stored.json))?)))
     }
 
     pub(super) async fn list_or_watch(
@@ -57,12 +57,13 @@ impl Api {
             _ => self.page(&request.info, &options, PAGE_BYTES, true)?,
         };
         let list = page.meta();
+        let items: Vec<Bytes> = page.items.into_iter().map(|item| request.accept.shown(item)).collect();
         match request.accept.form {
             ResponseForm::Object => {
-                let items = convert_items(request.info.kind, page.items)?;
+                let items = convert_items(request.info.kind, items)?;
                 Ok(body::bytes(200, concatenated(request.info.kind, &list, &items)))
             }
-            form => Ok(body::json(200, &reduced(request, form, &list, &page.items)?)),
+            form => Ok(body::json(200, &reduced(request, form, &list, &items)?)),
         }
     }
 

@@ -1,7 +1,9 @@
 //! Content negotiation: objects, tables, or metadata only. Always JSON.
 
+use bytes::Bytes;
 use http::{HeaderMap, header};
 
+use crate::dropped_fields::without_managed_fields;
 use crate::status::StatusError;
 
 /// The form of objects in a response.
@@ -22,9 +24,18 @@ pub struct Accept {
     pub form: ResponseForm,
     /// Whether discovery may be aggregated.
     pub aggregated: bool,
+    /// Whether objects come without `metadata.managedFields` (KEP-5958).
+    pub drops_managed_fields: bool,
+    /// Whether a watch may be compressed.
+    pub gzip: bool,
 }
 
 impl Accept {
+    /// A stored object as this client reads it.
+    pub(super) fn shown(&self, json: Bytes) -> Bytes {
+        if self.drops_managed_fields { without_managed_fields(&json) } else { json }
+    }
+
     pub fn of(headers: &HeaderMap) -> Result<Self, StatusError> {
         let given: Vec<&str> =
             headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
@@ -34,11 +45,24 @@ impl Accept {
             .map(str::trim)
             .filter(|r| !r.is_empty())
             .peekable();
+        let gzip = accepts_gzip(headers);
         if ranges.peek().is_none() {
-            return Ok(Self::default());
+            return Ok(Self { gzip, ..Self::default() });
         }
-        ranges.find_map(parse_range).ok_or_else(|| StatusError::not_acceptable("application/json"))
+        let accept = ranges.find_map(parse_range);
+        let accept = accept.ok_or_else(|| StatusError::not_acceptable("application/json"))?;
+        Ok(Self { gzip, ..accept })
     }
+}
+
+/// Whether an Accept-Encoding header names gzip, and not with the weight zero.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let given = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    given.flat_map(|value| value.split(',')).any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let is_gzip = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
+        is_gzip && !parts.any(|weight| matches!(weight, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"))
+    })
 }
 
 /// One media range, if it can be served.
@@ -54,8 +78,11 @@ fn parse_range(range: &str) -> Option<Accept> {
             .find(|(key, _)| *key == wanted)
             .map(|(_, v)| v)
     };
+    // Several fields are joined by `+`; those that are not known are ignored.
+    let mut dropped = parameter("drop").unwrap_or_default().split('+');
+    let drops_managed_fields = dropped.any(|field| field == "metadata.managedFields");
     match parameter("as") {
-        None => Some(Accept::default()),
+        None => Some(Accept { drops_managed_fields, ..Accept::default() }),
         Some("APIGroupDiscoveryList") if parameter("v") == Some("v2") => {
             Some(Accept { aggregated: true, ..Accept::default() })
         }
@@ -65,7 +92,7 @@ fn parse_range(range: &str) -> Option<Accept> {
                 "PartialObjectMetadata" | "PartialObjectMetadataList" => ResponseForm::Metadata,
                 _ => return None,
             };
-            Some(Accept { form, aggregated: false })
+            Some(Accept { form, drops_managed_fields, ..Accept::default() })
         }
         Some(_) => None,
     }
@@ -91,6 +118,18 @@ mod tests {
         assert_eq!(accept(partial).unwrap().form, ResponseForm::Metadata);
         assert_eq!(accept("*/*").unwrap().form, ResponseForm::Object);
         assert_eq!(accept("text/html"), Err(406));
+        let gzip = |value: &'static str| {
+            let headers =
+                HeaderMap::from_iter([(header::ACCEPT_ENCODING, http::HeaderValue::from_static(value))]);
+            Accept::of(&headers).unwrap().gzip
+        };
+        assert!(gzip("gzip") && gzip("br, gzip;q=0.5") && !gzip("identity") && !gzip("gzip;q=0"));
+        let dropped = |value: &str| accept(value).unwrap().drops_managed_fields;
+        assert!(dropped("application/json;drop=metadata.managedFields"));
+        assert!(dropped(
+            "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1; drop=a+metadata.managedFields"
+        ));
+        assert!(!dropped("application/json;drop=metadata.annotations") && !dropped(table));
         assert_eq!(accept("application/json;as=Table;v=v9;g=meta.k8s.io"), Err(406));
     }
 }

@@ -12,6 +12,7 @@ use http::Response;
 
 use super::body::TruncatedBody;
 use super::list::{ListedPage, list_head};
+use super::negotiation::Accept;
 use super::request_info::RequestInfo;
 use super::{Api, ResourceRequest, ResponseBody, body};
 use crate::engine::Revision;
@@ -91,6 +92,7 @@ pub struct ListStream {
     head: Option<String>,
     is_first: bool,
     is_done: bool,
+    accept: Accept,
 }
 
 impl std::fmt::Debug for ListStream {
@@ -125,11 +127,11 @@ impl ListStream {
         let head = self.head.take().unwrap_or_default();
         let mut chunk = BytesMut::with_capacity(head.len() + size);
         chunk.put_slice(head.as_bytes());
-        for item in &items {
+        for item in items.into_iter().map(|item| self.accept.shown(item)) {
             if !std::mem::take(&mut self.is_first) {
                 chunk.put_u8(b',');
             }
-            chunk.put_slice(item);
+            chunk.put_slice(&item);
         }
         Some(Ok(chunk.freeze()))
     }
@@ -139,5 +141,6 @@ impl ListStream {
 pub(super) fn respond(request: &ResourceRequest, pages: PagedList) -> Response<ResponseBody> {
     let meta = serde_json::json!({"resourceVersion": pages.revision().to_string()});
     let head = Some(list_head(request.info.kind, &meta));
-    body::pages(ListStream { pages: Box::new(pages), head, is_first: true, is_done: false })
+    let accept = request.accept.clone();
+    body::pages(ListStream { pages: Box::new(pages), head, is_first: true, is_done: false, accept })
 }

@@ -12,6 +12,7 @@
 
 mod bookmark;
 mod event_encoder;
+mod gzip;
 mod selectable_fields;
 mod shared_batches;
 
@@ -30,7 +31,8 @@ use crate::engine::{ResourceId, Revision, StoreReadError, Watcher};
 use crate::query::ListOptions;
 use crate::status::StatusError;
 use bookmark::BookmarkTimer;
-use event_encoder::{EventEncoder, line};
+use event_encoder::{EventEncoder, Share, line};
+use gzip::{EncodedEvents, GzipStream};
 use shared_batches::BatchHandle;
 pub(super) use shared_batches::SharedBatches;
 
@@ -69,8 +71,8 @@ impl Api {
             Err(error) => return Err(read_error(error)),
         };
         let batches = self.batches.subscribe(request);
-        let (form, include, clock) = (request.accept.form, included(request), self.clock().clone());
-        let encoder = EventEncoder { kind, options, form, include, clock, described: false };
+        let (accept, include, clock) = (request.accept.clone(), included(request), self.clock().clone());
+        let encoder = EventEncoder { kind, options, accept, include, clock, described: false };
         let every = self.limits.bookmark_every;
         Ok(body::watch(WatchStream::new(encoder, first, watcher, revision, batches, every, place)))
     }
@@ -105,6 +107,7 @@ pub struct WatchStream {
     batches: Option<BatchHandle>,
     /// Encoded events that are not sent yet.
     unsent: Bytes,
+    gzip: Option<GzipStream>,
     timer: BookmarkTimer,
     /// Counts against the limit of open watches.
     _place: Option<HeldShare>,
@@ -130,7 +133,19 @@ impl WatchStream {
         let lasts = Duration::from_secs(seconds.unwrap_or(DEFAULT_SECONDS).min(MAX_SECONDS));
         let timer = BookmarkTimer::new(encoder.options.bookmarks.then_some(every), lasts);
         let phase = Phase::Objects(first.map(Box::new), revision);
-        Self { encoder, phase, watcher, batches, unsent: Bytes::new(), timer, _place: place }
+        let gzip = encoder.accept.gzip.then(GzipStream::default);
+        Self { encoder, phase, watcher, batches, unsent: Bytes::new(), gzip, timer, _place: place }
+    }
+
+    pub(super) fn is_compressed(&self) -> bool {
+        self.gzip.is_some()
+    }
+
+    fn put(&mut self, events: EncodedEvents) {
+        self.unsent = match &mut self.gzip {
+            Some(gzip) => gzip.next(events),
+            None => events.bytes,
+        };
     }
 
     /// Bytes in memory.
@@ -150,7 +165,7 @@ impl WatchStream {
                 return Poll::Ready(Some(self.unsent.split_to(len)));
             }
             let step = match &mut self.phase {
-                Phase::End => return Poll::Ready(None),
+                Phase::End => return Poll::Ready(self.gzip.as_mut().and_then(GzipStream::end)),
                 Phase::Objects(..) => self.objects(),
                 Phase::Events => match self.events(context) {
                     Poll::Ready(step) => step,
@@ -162,7 +177,8 @@ impl WatchStream {
                 }
             };
             if let Err(error) = step {
-                self.unsent = line("ERROR", error.to_json().to_string().as_bytes());
+                let error = line("ERROR", error.to_json().to_string().as_bytes());
+                self.put(self.encoder.encoded(error, Share::One));
                 self.phase = Phase::End;
             }
         }
@@ -173,12 +189,14 @@ impl WatchStream {
         let Phase::Objects(pages, revision) = &mut self.phase else { return Ok(()) };
         let revision = *revision;
         if let Some(objects) = pages.as_mut().map_or(Ok(None), |pages| pages.next())? {
-            self.unsent = self.encoder.objects(&objects);
+            let objects = self.encoder.objects(&objects);
+            self.put(self.encoder.encoded(objects, Share::One));
             return Ok(());
         }
         self.phase = Phase::Events;
         if self.encoder.options.initial_events {
-            self.unsent = self.encoder.bookmark(revision, true);
+            let bookmark = self.encoder.bookmark(revision, true);
+            self.put(self.encoder.encoded(bookmark, Share::One));
         }
         Ok(())
     }
@@ -206,7 +224,8 @@ impl WatchStream {
             return notified.and_then(|to| self.batch(to)).map_err(read_error);
         }
         let revision = self.watcher.progress();
-        self.unsent = self.encoder.bookmark(revision, false);
+        let bookmark = self.encoder.bookmark(revision, false);
+        self.put(self.encoder.encoded(bookmark, Share::One));
         self.phase = if then_end { Phase::End } else { Phase::Events };
         Ok(())
     }
@@ -216,14 +235,16 @@ impl WatchStream {
         let from = self.watcher.position();
         if let Some((end, bytes)) = self.batches.as_ref().and_then(|batches| batches.between(from, to)) {
             self.watcher.skip_to(end);
-            self.unsent = bytes;
+            self.put(bytes);
             return Ok(());
         }
         let events = self.watcher.notified_events()?;
-        self.unsent = self.encoder.events(&events);
+        let events = self.encoder.events(&events);
+        let events = self.encoder.encoded(events, Share::Many);
         if let Some(batches) = &self.batches {
-            batches.keep(from, to, self.watcher.position(), &self.unsent);
+            batches.keep(from, to, self.watcher.position(), &events);
         }
+        self.put(events);
         Ok(())
     }
 }

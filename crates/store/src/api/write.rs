@@ -274,7 +274,7 @@ fn namespace_and_name(request: &ResourceRequest) -> (String, String) {
 fn respond(code: u16, request: &ResourceRequest, outcome: &WriteOutcome) -> Response<ResponseBody> {
     let mut response = match (&outcome.json, request.accept.form) {
         (Some(json), ResponseForm::Object) if !request.info.kind.is_converted() => {
-            body::bytes(code, json.clone())
+            body::bytes(code, request.accept.shown(json.clone()))
         }
         _ => body::json(code, &list::converted(request, &outcome.object)),
     };

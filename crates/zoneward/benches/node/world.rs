@@ -115,9 +115,12 @@ pub(crate) fn service(number: usize) -> Value {
 /// Ten endpoints; the last one's address goes by the round.
 pub(crate) fn slice(number: usize, round: usize) -> Value {
     let endpoint = |i: usize| {
-        let pod =
-            if i + 1 == ENDPOINTS && round > 0 { 500_000 + round % 100_000 } else { number * ENDPOINTS + i };
-        let address = format!("10.{}.{}.{}", 128 + pod / 65_000, pod / 250 % 250, pod % 250 + 1);
+        let pod = if i + 1 == ENDPOINTS && round > 0 {
+            1_500_000 + round % 100_000
+        } else {
+            number * ENDPOINTS + i
+        };
+        let address = format!("10.{}.{}.{}", 128 + pod / 62_500, pod / 250 % 250, pod % 250 + 1);
         let zone = ["za", "zb", "zc"][i % 3];
         json!({"addresses": [address], "conditions": {"ready": true, "serving": true, "terminating": false},
             "nodeName": format!("node-{}", pod % 500), "zone": zone,

@@ -1,6 +1,7 @@
 //! Reads our tables from the kernel. A ruleset takes several dumps; if the generation id changes meanwhile, all of them
 //! are repeated.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use nix::errno::Errno;
@@ -8,7 +9,7 @@ use nix::errno::Errno;
 use crate::nfnetlink::NetlinkError;
 use crate::nftables::decode::{DecodeError, RulesetReader};
 use crate::nftables::diff::can_change_in_place;
-use crate::nftables::ir::{IntervalEncoding, NftName, Ruleset, Set, Table, TableId};
+use crate::nftables::ir::{IntervalEncoding, NftName, PackedIndex, Ruleset, Set, Table, TableId};
 use crate::nftables::kernel::{DumpRequest, Kernel};
 
 /// Attempts while others keep changing tables.
@@ -71,13 +72,53 @@ pub struct LiveDiff {
     pub problems: Vec<DecodeError>,
 }
 
+/// A rendered ruleset to be compared: the elements of large sets are packed, and missing in the ruleset.
+#[derive(Debug, Default)]
+pub struct RulesetToCompare {
+    pub ruleset: Ruleset,
+    pub packed: BTreeMap<(TableId, NftName), PackedIndex>,
+}
+
+/// One set of it.
+enum WantedSet<'w> {
+    Full(&'w mut Set),
+    Packed(&'w mut PackedIndex),
+}
+
+impl From<Ruleset> for RulesetToCompare {
+    fn from(ruleset: Ruleset) -> Self {
+        Self { ruleset, packed: BTreeMap::new() }
+    }
+}
+
+impl RulesetToCompare {
+    fn set(&mut self, table: &TableId, name: &NftName) -> Option<WantedSet<'_>> {
+        if let Some(index) = self.packed.get_mut(&(table.clone(), name.clone())) {
+            return Some(WantedSet::Packed(index));
+        }
+        self.ruleset.tables.get_mut(table)?.sets.get_mut(name).map(WantedSet::Full)
+    }
+
+    /// The ruleset with the packed elements that the kernel was not found to hold.
+    fn unpacked(self) -> Ruleset {
+        let mut ruleset = self.ruleset;
+        for ((table, name), index) in self.packed {
+            let set = ruleset.tables.get_mut(&table).and_then(|table| table.sets.get_mut(&name));
+            if let Some(set) = set {
+                set.elements.append(&mut index.others());
+            }
+        }
+        ruleset
+    }
+}
+
 /// Reads these tables and compares elements with the result of `render` as they arrive, so that equal ones, often
 /// hundreds of thousands, are never held twice. Tables that cannot be changed in place are returned in full. `render`
 /// runs again when the read is repeated.
 pub fn read_and_compare(
     kernel: &mut dyn Kernel,
     ours: &[TableId],
-    render: &mut dyn FnMut() -> Ruleset,
+    render: &mut dyn FnMut() -> RulesetToCompare,
 ) -> Result<LiveDiff, RulesetReadError> {
     retry(|| read_and_compare_once(kernel, ours, render))
 }
@@ -85,44 +126,47 @@ pub fn read_and_compare(
 fn read_and_compare_once(
     kernel: &mut dyn Kernel,
     ours: &[TableId],
-    render: &mut dyn FnMut() -> Ruleset,
+    render: &mut dyn FnMut() -> RulesetToCompare,
 ) -> Result<Option<LiveDiff>, RulesetReadError> {
     let before = kernel.generation().map_err(failed("the generation"))?;
     let mut reader = RulesetReader::default();
     read_structure(kernel, ours, &mut reader)?;
-    let mut wanted = Ruleset::default();
+    let mut wanted = RulesetToCompare::default();
     if !reader.so_far().tables.is_empty() {
         wanted = render();
         let can_change = |(id, old): (&TableId, &Table)| {
-            wanted.tables.get(id).is_some_and(|new| can_change_in_place(old, new))
+            wanted.ruleset.tables.get(id).is_some_and(|new| can_change_in_place(old, new))
         };
         let is_in_place = reader.so_far().tables.iter().all(can_change);
         for (table, sets) in names(reader.so_far()) {
             for name in sets {
-                let set = wanted.tables.get_mut(&table).and_then(|table| table.sets.get_mut(&name));
-                read_elements(kernel, (&table, name), set.filter(|_| is_in_place), &mut reader)?;
+                let set = wanted.set(&table, &name).filter(|_| is_in_place);
+                read_elements(kernel, (&table, name), set, &mut reader)?;
             }
         }
     }
     let after = kernel.generation().map_err(failed("the generation"))?;
     let (held, problems) = reader.finish();
-    Ok((before == after).then_some(LiveDiff { held, wanted, problems }))
+    Ok((before == after).then(|| LiveDiff { held, wanted: wanted.unpacked(), problems }))
 }
 
 /// The elements of one set; compared with `wanted` if given.
 fn read_elements(
     kernel: &mut dyn Kernel,
     (table, name): (&TableId, NftName),
-    wanted: Option<&mut Set>,
+    wanted: Option<WantedSet<'_>>,
     reader: &mut RulesetReader,
 ) -> Result<(), RulesetReadError> {
     let request = DumpRequest::Elements(table.clone(), name);
     let ours = std::slice::from_ref(table);
     let read = match wanted {
+        Some(WantedSet::Packed(index)) => {
+            kernel.each(&request, &mut |raw| reader.take_packed_difference(raw, index))
+        }
         // Rules write it, and it may hold a million clients.
-        Some(set) if set.spec.dynamic => Ok(()),
+        Some(WantedSet::Full(set)) if set.spec.dynamic => Ok(()),
         // Both ends of an interval may arrive in different messages.
-        Some(set) if set.spec.ranges() == IntervalEncoding::None => {
+        Some(WantedSet::Full(set)) if set.spec.ranges() == IntervalEncoding::None => {
             kernel.each(&request, &mut |raw| reader.take_difference(raw, set))
         }
         _ => kernel.each(&request, &mut |raw| reader.take(raw, ours)),

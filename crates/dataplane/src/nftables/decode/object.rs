@@ -6,7 +6,7 @@ use super::expr::{decode_expr, decode_verdict};
 use super::*;
 use crate::nfnetlink::wire::Attrs;
 use crate::nftables::abi::{chain, data, elem, rule, set, table, udata};
-use crate::nftables::ir::{Base, Bytes, Data, DataType, ElementValue, FieldType, Policy};
+use crate::nftables::ir::{Base, Bytes, Data, DataType, ElementValue, FieldType, PackedElement, Policy};
 
 /// One element as encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,28 +220,44 @@ pub(super) fn key<'a>(element: Attrs<'a>) -> Option<&'a [u8]> {
 /// Whether an element of a set without intervals has this value. Compared without decoding: a dump has hundreds of
 /// thousands.
 pub(super) fn is_same(element: Attrs<'_>, value: &ElementValue) -> bool {
+    let comment = value.comment.as_ref().map(Comment::as_str);
+    let is_data = |nested: Attrs<'_>| match &value.data {
+        Some(Data::Value(data)) => nested.find(data::VALUE) == Some(data.as_slice()),
+        Some(Data::Verdict(verdict)) => decode_verdict(nested).as_ref() == Ok(verdict),
+        None => false,
+    };
+    has_value(element, value.data.is_some(), is_data, comment)
+}
+
+/// The same for an element with plain data or none.
+pub(super) fn is_same_packed(element: Attrs<'_>, wanted: &PackedElement<'_>) -> bool {
+    let is_data = |nested: Attrs<'_>| nested.find(data::VALUE) == Some(wanted.data);
+    has_value(element, !wanted.data.is_empty(), is_data, wanted.comment)
+}
+
+fn has_value(
+    element: Attrs<'_>,
+    wants_data: bool,
+    is_data: impl Fn(Attrs<'_>) -> bool,
+    comment: Option<&str>,
+) -> bool {
     let (mut has_data, mut has_comment) = (false, false);
     let is_as_wanted = element.iter().all(|(attr, bytes)| match attr {
         elem::DATA => {
             has_data = true;
-            let nested = Attrs::new(bytes);
-            match &value.data {
-                Some(Data::Value(data)) => nested.find(data::VALUE) == Some(data.as_slice()),
-                Some(Data::Verdict(verdict)) => decode_verdict(nested).as_ref() == Ok(verdict),
-                None => false,
-            }
+            is_data(Attrs::new(bytes))
         }
         elem::USERDATA => {
             has_comment = true;
             let text = userdata(bytes, udata::ELEM_COMMENT).and_then(|text| text.split(|b| *b == 0).next());
-            text == value.comment.as_ref().map(|comment| comment.as_str().as_bytes())
+            text == comment.map(str::as_bytes)
         }
         // The key was used for the lookup.
         elem::KEY | elem::PAD => true,
         elem::FLAGS => bytes.iter().all(|byte| *byte == 0),
         _ => false,
     });
-    is_as_wanted && has_data == value.data.is_some() && has_comment == value.comment.is_some()
+    is_as_wanted && has_data == wants_data && has_comment == comment.is_some()
 }
 
 pub(super) fn element(attrs: Attrs<'_>) -> Result<RawElement, DecodeError> {

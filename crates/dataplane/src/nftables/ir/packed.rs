@@ -108,6 +108,14 @@ impl PackedElements {
         self.bytes.chunks_exact(self.element_len().max(1))
     }
 
+    pub fn get(&self, index: usize) -> Option<PackedElement<'_>> {
+        let start = index * self.element_len();
+        let (key, data) = self.bytes.get(start..start + self.element_len())?.split_at(self.key_len);
+        let comment_start = if index == 0 { Some(&0) } else { self.comment_ends.get(index - 1) };
+        let comment = comment_start.zip(self.comment_ends.get(index));
+        Some(PackedElement { key, data, comment: comment.map(|(start, end)| &self.comments[*start..*end]) })
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = PackedElement<'_>> {
         let mut comments = self.comment_ends.iter().scan(0, |start, end| {
             let comment = &self.comments[*start..*end];
@@ -141,5 +149,6 @@ mod tests {
         assert_eq!(found[0], PackedElement { key: &key(1), data, comment: Some("shop/web") });
         assert_eq!(found[1], PackedElement { key: &key(2), data, comment: Some("a 'quoted' name") });
         assert_eq!(elements.len(), 2);
+        assert_eq!((0..3).filter_map(|at| elements.get(at)).collect::<Vec<_>>(), found);
     }
 }

@@ -97,12 +97,25 @@ impl Renderer {
 
     /// The complete ruleset, to be compared with the kernel: after a change of the node itself, or when a set is full.
     pub fn render_all(&mut self, table: &ForwardingTable) -> Ruleset {
+        self.prepare_all(table);
+        render(table, &self.sizes)
+    }
+
+    /// The classes of a complete ruleset: those in use and their neighbours.
+    pub(super) fn prepare_all(&mut self, table: &ForwardingTable) -> &BTreeSet<(Family, ChainClass)> {
         self.node = table.node.clone();
         self.sizes.make_room_for_node(&self.node);
         self.ready = with_neighbours(self.class_users.keys());
         self.count_verdicts();
         self.unused_chains.clear();
-        render(table, &self.sizes)
+        &self.ready
+    }
+
+    /// The sets of elements that are not shared, with their numbers of elements.
+    pub(super) fn large_sets(&self) -> impl Iterator<Item = (SetOf, usize)> {
+        let is_large =
+            |set: SetName| !is_shared(set) && !matches!(set, SetName::Verdicts(_) | SetName::SourceRanges);
+        self.counts.iter().filter(move |((_, set), _)| is_large(*set)).map(|(set, count)| (*set, *count))
     }
 
     pub fn sizes(&self) -> &SetSizes {

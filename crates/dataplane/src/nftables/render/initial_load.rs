@@ -16,9 +16,9 @@ use super::incremental::Renderer;
 use super::set_sizes::SetSizes;
 use super::sets::SetName;
 use super::weighted_slots::slots;
-use super::{add_class, base_ruleset, table_id};
-use crate::nftables::apply::{LoadGroup, PackedSet, initial_load_groups};
-use crate::nftables::ir::{Bytes, Element, KeyBuilder, NftChange, PackedElements};
+use super::{add_class, base_ruleset, set_mut, table_id};
+use crate::nftables::apply::{LoadGroup, PackedSet, RulesetToCompare, initial_load_groups};
+use crate::nftables::ir::{Bytes, Element, KeyBuilder, NftChange, PackedElements, PackedIndex};
 
 /// Services per group: few enough that their elements stay in the processor's caches until they are encoded.
 const SERVICES: usize = 50;
@@ -47,6 +47,33 @@ pub fn initial_load<'t>(
         (some.count() > 0).then(|| packed.into_group(&sizes, &mut sent))
     });
     base.into_iter().map(LoadGroup::from).chain(elements).chain(std::iter::once(base_chain_rules.into()))
+}
+
+/// The complete ruleset, to be compared with the kernel: as [`Renderer::render_all`], with packed elements.
+pub fn render_to_compare(renderer: &mut Renderer, table: &ForwardingTable) -> RulesetToCompare {
+    let classes = renderer.prepare_all(table).clone();
+    let mut packed = PackedServices::default();
+    for (set, elements) in renderer.large_sets() {
+        packed.packed.insert(set, PackedElements::of(&set.1.spec(set.0), elements));
+    }
+    for (_, frontends) in table.services() {
+        render_service(&mut packed, frontends);
+    }
+    packed.packed.retain(|_, elements| !elements.is_empty());
+    let families = packed.packed.keys().chain(packed.shared.elements.keys()).map(|(family, _)| *family);
+    let sizes = renderer.sizes().with_families(families);
+    let mut ruleset = base_ruleset(&table.node, &sizes);
+    for (family, class) in &classes {
+        add_class(&mut ruleset, &table.node, &sizes, *family, class);
+    }
+    for ((family, name), elements) in packed.shared.elements {
+        if let Some(set) = set_mut(&mut ruleset, &sizes, family, name) {
+            set.elements.append(&mut elements.into_map());
+        }
+    }
+    let at = |(family, name): SetOf| (table_id(family), sizes.name(family, name));
+    let packed = packed.packed.into_iter().map(|(set, elements)| (at(set), PackedIndex::new(elements)));
+    RulesetToCompare { ruleset, packed: packed.collect() }
 }
 
 fn unspecified(family: Family) -> IpAddr {

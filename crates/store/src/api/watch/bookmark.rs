@@ -22,7 +22,7 @@ impl EventEncoder {
             meta["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let mut object = json!({"metadata": meta});
-        match self.form {
+        match self.accept.form {
             ResponseForm::Object => self.kind.stamp(&mut object),
             ResponseForm::Metadata => object = table::partial(&object),
             ResponseForm::Table => object = self.table(&object),

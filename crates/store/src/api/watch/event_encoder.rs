@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use clock::Clock;
+use flate2::Compression;
 use serde_json::{Value, json};
 
 use super::super::list::{is_selected, selects};
-use super::super::negotiation::ResponseForm;
+use super::super::negotiation::{Accept, ResponseForm};
 use super::super::parse;
+use super::gzip::EncodedEvents;
 use super::selectable_fields::SelectableFields;
 use crate::engine::{WatchEvent, WatchEventType};
 use crate::kinds::ResourceKind;
@@ -19,7 +21,7 @@ use crate::table::{self, IncludeObject};
 pub(super) struct EventEncoder {
     pub(super) kind: &'static ResourceKind,
     pub(super) options: ListOptions,
-    pub(super) form: ResponseForm,
+    pub(super) accept: Accept,
     pub(super) include: IncludeObject,
     /// For ages in tables.
     pub(super) clock: Clock,
@@ -27,7 +29,23 @@ pub(super) struct EventEncoder {
     pub(super) described: bool,
 }
 
+/// For how many watches something is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Share {
+    One,
+    Many,
+}
+
 impl EventEncoder {
+    /// Lines as they are sent: compressed more for many than for one.
+    pub(super) fn encoded(&self, lines: Bytes, share: Share) -> EncodedEvents {
+        match (self.accept.gzip, share) {
+            (false, _) => EncodedEvents::plain(lines),
+            (true, Share::One) => EncodedEvents::deflated(&lines, Compression::fast()),
+            (true, Share::Many) => EncodedEvents::deflated(&lines, Compression::default()),
+        }
+    }
+
     /// The initial objects.
     pub(super) fn objects(&mut self, objects: &[Bytes]) -> Bytes {
         let mut chunk = BytesMut::new();
@@ -40,7 +58,8 @@ impl EventEncoder {
     /// Events that the selectors match.
     pub(super) fn events(&mut self, events: &[Arc<WatchEvent>]) -> Bytes {
         let size: usize = events.iter().map(|event| event.json.len() + 40).sum();
-        let mut chunk = BytesMut::with_capacity(if self.form == ResponseForm::Object { size } else { 0 });
+        let mut chunk =
+            BytesMut::with_capacity(if self.accept.form == ResponseForm::Object { size } else { 0 });
         for event in events {
             if let Some(word) = self.event_type(event) {
                 self.put(word, &event.json, &mut chunk);
@@ -81,12 +100,13 @@ impl EventEncoder {
         (selected(&fields.before), selected(&fields.after))
     }
 
-    fn put(&mut self, word: &str, json: &[u8], chunk: &mut BytesMut) {
-        if self.form == ResponseForm::Object && !self.kind.is_converted() {
-            return put_line(chunk, word, json);
+    fn put(&mut self, word: &str, json: &Bytes, chunk: &mut BytesMut) {
+        let json = self.accept.shown(json.clone());
+        if self.accept.form == ResponseForm::Object && !self.kind.is_converted() {
+            return put_line(chunk, word, &json);
         }
-        let Ok(object) = parse(json) else { return };
-        let shown = match self.form {
+        let Ok(object) = parse(&json) else { return };
+        let shown = match self.accept.form {
             ResponseForm::Object => self.kind.converted(&object).into_owned(),
             ResponseForm::Metadata => table::partial(&object),
             ResponseForm::Table => self.table(&object),

@@ -4,10 +4,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use bytes::Bytes;
-
 use super::super::ResourceRequest;
 use super::super::negotiation::ResponseForm;
+use super::gzip::EncodedEvents;
 use crate::engine::Revision;
 
 /// Batches that are kept: watches that keep up need the newest few of theirs.
@@ -24,6 +23,8 @@ struct WatchSpec {
     labels: String,
     fields: String,
     metadata_only: bool,
+    drops_managed_fields: bool,
+    gzip: bool,
 }
 
 /// The batches of all watches.
@@ -37,7 +38,7 @@ struct BatchState {
     next_spec: u64,
     /// Number of specs at which those without a watch are removed.
     prune_at: usize,
-    batches: BTreeMap<BatchKey, (Revision, Bytes)>,
+    batches: BTreeMap<BatchKey, (Revision, EncodedEvents)>,
     order: VecDeque<BatchKey>,
     bytes: usize,
 }
@@ -71,6 +72,8 @@ impl SharedBatches {
             labels: text("labelSelector"),
             fields: text("fieldSelector"),
             metadata_only: request.accept.form == ResponseForm::Metadata,
+            drops_managed_fields: request.accept.drops_managed_fields,
+            gzip: request.accept.gzip,
         };
         Some(BatchHandle { batches: self.clone(), spec: self.lock().number(spec) })
     }
@@ -91,45 +94,63 @@ impl BatchState {
         number
     }
 
-    fn keep(&mut self, at: BatchKey, batch: (Revision, Bytes)) {
+    fn keep(&mut self, at: BatchKey, batch: (Revision, EncodedEvents)) {
         if self.batches.contains_key(&at) {
             return;
         }
-        self.bytes += batch.1.len();
+        self.bytes += batch.1.bytes.len();
         self.batches.insert(at, batch);
         self.order.push_back(at);
         while self.order.len() > MAX_BATCHES || self.bytes > MAX_BYTES {
             let Some(oldest) = self.order.pop_front() else { break };
-            if let Some((_, bytes)) = self.batches.remove(&oldest) {
-                self.bytes -= bytes.len();
+            if let Some((_, events)) = self.batches.remove(&oldest) {
+                self.bytes -= events.bytes.len();
             }
         }
     }
 }
 
 impl BatchHandle {
-    /// The end and the lines of a batch, if another watch encoded it.
-    pub(super) fn between(&self, from: Revision, to: Revision) -> Option<(Revision, Bytes)> {
+    /// The end and the events of a batch, if another watch encoded it.
+    pub(super) fn between(&self, from: Revision, to: Revision) -> Option<(Revision, EncodedEvents)> {
         self.batches.lock().batches.get(&(*self.spec, from, to)).cloned()
     }
 
     /// Keeps a batch for equal watches, if there are any.
-    pub(super) fn keep(&self, from: Revision, to: Revision, end: Revision, lines: &Bytes) {
+    pub(super) fn keep(&self, from: Revision, to: Revision, end: Revision, events: &EncodedEvents) {
         if Arc::strong_count(&self.spec) > 1 && end > from {
-            self.batches.lock().keep((*self.spec, from, to), (end, lines.clone()));
+            self.batches.lock().keep((*self.spec, from, to), (end, events.clone()));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+
+    fn events(bytes: impl Into<Bytes>) -> EncodedEvents {
+        EncodedEvents::plain(bytes.into())
+    }
 
     fn spec(name: &str) -> WatchSpec {
         let namespace = Some("default".to_owned());
         let (labels, fields) = (String::new(), String::new());
         let name = Some(name.to_owned());
-        WatchSpec { group: "", plural: "pods", namespace, name, labels, fields, metadata_only: false }
+        let (metadata_only, drops_managed_fields, gzip) = (false, false, false);
+        let (group, plural) = ("", "pods");
+        WatchSpec {
+            group,
+            plural,
+            namespace,
+            name,
+            labels,
+            fields,
+            metadata_only,
+            drops_managed_fields,
+            gzip,
+        }
     }
 
     fn subscribe(batches: &SharedBatches, name: &str) -> BatchHandle {
@@ -141,20 +162,22 @@ mod tests {
         let batches = SharedBatches::default();
         let [first, second, other] = ["a", "a", "b"].map(|name| subscribe(&batches, name));
         let (one, three, nine) = (Revision(1), Revision(3), Revision(9));
-        first.keep(one, nine, three, &Bytes::from_static(b"two"));
-        assert_eq!(second.between(one, nine), Some((three, Bytes::from_static(b"two"))));
-        assert_eq!(second.between(one, three), None, "there were more events when it was encoded");
-        assert_eq!(second.between(three, nine), None);
-        assert_eq!(other.between(one, nine), None);
-        other.keep(one, nine, three, &Bytes::from_static(b"two"));
-        assert_eq!(other.between(one, nine), None, "there is no equal watch");
+        first.keep(one, nine, three, &events("two"));
+        let between =
+            |handle: &BatchHandle, from, to| handle.between(from, to).map(|(end, e)| (end, e.bytes));
+        assert_eq!(between(&second, one, nine), Some((three, Bytes::from_static(b"two"))));
+        assert_eq!(between(&second, one, three), None, "there were more events when it was encoded");
+        assert_eq!(between(&second, three, nine), None);
+        assert_eq!(between(&other, one, nine), None);
+        other.keep(one, nine, three, &events("two"));
+        assert_eq!(between(&other, one, nine), None, "there is no equal watch");
     }
 
     #[test]
     fn batches_and_specs_are_bounded() {
         let batches = SharedBatches::default();
         let [first, second] = ["a", "a"].map(|name| subscribe(&batches, name));
-        let large = Bytes::from(vec![0; 1 << 20]);
+        let large = events(vec![0; 1 << 20]);
         for revision in 0..20 {
             first.keep(Revision(revision), Revision(20), Revision(revision + 1), &large);
         }
@@ -163,7 +186,7 @@ mod tests {
         assert!(!has(0) && has(19));
         for revision in 100..1_000 {
             let to = Revision(revision + 1);
-            first.keep(Revision(revision), to, to, &Bytes::from_static(b"x"));
+            first.keep(Revision(revision), to, to, &events("x"));
         }
         assert_eq!(batches.lock().order.len(), MAX_BATCHES);
         for name in 0..1_000 {
