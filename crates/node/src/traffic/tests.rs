@@ -152,7 +152,7 @@ fn an_endpoint_out_of_view_keeps_its_zone() {
     let slice = world.snapshot.slice(&key).unwrap().clone();
     world.traffic.slice_leaves(&slice.service().unwrap(), &slice, now);
     world.snapshot.remove_slice(&key);
-    let mut count = |world: &mut World, seconds, endpoint: &str| {
+    let count = |world: &mut World, seconds, endpoint: &str| {
         world.time.advance(Duration::from_secs(seconds));
         world.heard.lock().unwrap().bytes = Sums::from([(pair("10.96.0.7:80", endpoint), 10)]);
         world.count();

@@ -197,7 +197,7 @@ impl Forwarder {
     /// The UDP ports of a Service on this node, to find stale flows. For a deleted Service see [`stale_udp::lost`].
     /// `departed` are slices that left the node's view a moment ago.
     pub fn udp(&self, snapshot: &Snapshot, key: &ServiceKey, departed: &[Slice]) -> Vec<UdpService> {
-        stale_udp::services(self.table.frontends(key), snapshot.slices(key), departed)
+        stale_udp::services_in_view(self.table.frontends(key), snapshot.slices(key), departed)
     }
 }
 

@@ -11,9 +11,14 @@ use model::{Frontend, Protocol, Slice};
 
 use super::forwarder::ServiceDelta;
 
+/// The UDP ports of a Service.
+pub fn services(frontends: &[Frontend], slices: &[Slice]) -> Vec<UdpService> {
+    services_in_view(frontends, slices, &[])
+}
+
 /// The UDP ports of a Service. Of `departed` slices, which left the node's view a moment ago, the endpoints that no other
 /// slice lists still count as serving: a label may have changed, and not an endpoint.
-pub fn services(frontends: &[Frontend], slices: &[Slice], departed: &[Slice]) -> Vec<UdpService> {
+pub fn services_in_view(frontends: &[Frontend], slices: &[Slice], departed: &[Slice]) -> Vec<UdpService> {
     let mut services: BTreeMap<(&str, u16), UdpService> = BTreeMap::new();
     for frontend in frontends.iter().filter(|frontend| is_udp(frontend)) {
         let port = &frontend.port;

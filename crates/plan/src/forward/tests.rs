@@ -773,7 +773,7 @@ fn flows_to_a_frontend_that_another_service_holds_are_left_alone() {
     ]);
     let forwarder = Forwarder::of(&snapshot, config(&settings()));
     let frontends = |name: &str| {
-        let udp = forwarder.udp(&snapshot, &ServiceKey::new(&"shop".into(), &name.into()));
+        let udp = forwarder.udp(&snapshot, &ServiceKey::new(&"shop".into(), &name.into()), &[]);
         let listed = udp.iter().flat_map(|service| &service.frontends);
         listed.map(ToString::to_string).collect::<Vec<_>>()
     };
