@@ -404,7 +404,7 @@ async fn run_loop(
             () = tokio::time::sleep_until(wake) => {}
         }
         let gone = watches.gone(clock.now());
-        observe(&mut sync_loop, &mut snapshot, gone);
+        observe(&mut sync_loop, &mut snapshot, shared, gone);
         if let Some(view) = sync_loop.slice_view(watches.view()) {
             watches.set_view(view);
         }

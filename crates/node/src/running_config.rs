@@ -279,10 +279,10 @@ mod tests {
     fn the_configuration_is_answered_to_all_that_ask() {
         let name = name("all");
         let settings = settings();
-        let text = value(&settings, "n1", &Connection::default()).to_string();
+        let answer = value(&settings, "n1", &Connection::default());
         assert!(ask_within(&name, PATIENCE).unwrap().is_none(), "there is none yet");
         let listener = bind(&name, &Clock::system()).unwrap();
-        std::thread::spawn(move || answer_all(&listener, &text, &Clock::system()));
+        std::thread::spawn(move || answer_all(&listener, || answer.clone(), &Clock::system()));
         for _ in 0..2 {
             assert_eq!(ask_within(&name, PATIENCE).unwrap().unwrap().node, "n1");
         }

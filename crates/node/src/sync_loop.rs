@@ -185,13 +185,8 @@ impl SyncLoop {
         let due = self.schedule.next_at().unwrap_or(now);
         // While a sync is pending, it includes the refused Services: their own retries wait for it.
         let retry = self.refused.next_retry().filter(|_| self.retries_refused());
-        let others = [
-            self.cleanup_at,
-            self.shares_at,
-            self.pending.flows.retry_at(),
-            retry,
-            self.departed.next_at(),
-        ];
+        let others =
+            [self.cleanup_at, self.shares_at, self.pending.flows.retry_at(), retry, self.departed.next_at()];
         others.into_iter().flatten().fold(self.traffic.due().min(due), Instant::min)
     }
 

@@ -23,6 +23,7 @@ use node::health::ProxyHealth;
 use node::metrics::NodeMetrics;
 use node::node_events::EventRecorder;
 use node::node_lease::{ProgrammedState, keep_lease};
+use node::object_contact::ObjectContact;
 use node::run::{SharedState, run_with_fixed_addresses};
 use node::slice_watches::NodeWatches;
 use node::sync_loop::{SyncLoop, SyncLoopParts};
@@ -208,7 +209,11 @@ pub fn start_node(runtime: &PausedRuntime, link: &Link, machine: &Machine, mut r
         let client = link.client();
         let settings = node_settings();
         let health = Mutex::new(ProxyHealth::new(settings.sync_period));
-        let shared = Arc::new(SharedState { health, metrics: NodeMetrics::default() });
+        let shared = Arc::new(SharedState {
+            health,
+            metrics: NodeMetrics::default(),
+            objects: ObjectContact::default(),
+        });
         let (programmed, reported) = watch::channel(ProgrammedState::default());
         let events = EventRecorder::start(client.clone(), &machine.name, clock.clone());
         let lease = keep_lease(

@@ -52,7 +52,7 @@ fn service(value: &Value) -> UdpService {
     }
     let (service, slices) = snapshot.services().next().expect("a case has a Service");
     let (frontends, _) = plan::forward::forward(service, slices, &NodeConfig::default());
-    let mut udp = plan::forward::stale_udp::services(&frontends, slices, &[]);
+    let mut udp = plan::forward::stale_udp::services(&frontends, slices);
     assert_eq!(udp.len(), 1, "a case has one UDP port");
     udp.remove(0)
 }

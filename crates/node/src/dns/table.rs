@@ -166,7 +166,7 @@ pub(super) async fn keep(
                 .is_unheard()
                 .then(|| snapshot.load())
                 .flatten()
-                .map(|(_, all)| all)
+                .map(|loaded| loaded.events)
                 .unwrap_or_default();
         }
         {

@@ -18,6 +18,7 @@ use super::*;
 use crate::config::{Configuration, resolve};
 use crate::health::ProxyHealth;
 use crate::metrics::NodeMetrics;
+use crate::object_contact::ObjectContact;
 
 const KINDS: [ObjectKind; 4] =
     [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Node, ObjectKind::ServiceCidr];
@@ -56,6 +57,7 @@ impl World {
         let shared = Arc::new(SharedState {
             health: Mutex::new(ProxyHealth::new(settings.sync_period)),
             metrics: NodeMetrics::default(),
+            objects: ObjectContact::default(),
         });
         let mut sync_loop = SyncLoop::new(SyncLoopParts {
             settings,

@@ -152,7 +152,8 @@ impl ProxySupervisor {
     }
 
     pub fn with(settings: ProxySupervisorSettings<'_>) -> Result<Self> {
-        let ProxySupervisorSettings { common: more, zone, machine, runs_gateways, metrics, log, .. } = settings;
+        let ProxySupervisorSettings { common: more, zone, machine, runs_gateways, metrics, log, .. } =
+            settings;
         let program = std::env::current_exe().context("path of this program")?;
         let mut common: Vec<OsString> = vec!["mesh".into(), "proxy".into()];
         // Shorter than the stop timeout of child processes.
