@@ -7,7 +7,7 @@ use plane::soak::{failure, run_seeds};
 use plane::{Options, Simulation};
 
 const HELP: &str = "plane [--seed N] [--minutes M] [--seeds K] [--keep-going]   runs seeds from N on
-plane --seed N --once [--fault-ms T] [--trace] [--hour]          runs one seed, and prints its events with --trace";
+plane --seed N --once [--fault-ms T] [--trace] [--hour] [--twice]   runs one seed, and prints its events with --trace";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -22,10 +22,13 @@ fn main() -> ExitCode {
     }
     let seed = number("--seed").unwrap_or_else(clock::os_seed);
     if flag("--once") {
+        if flag("--twice") {
+            once(seed, number("--fault-ms"), flag("--trace"), flag("--hour"));
+        }
         return once(seed, number("--fault-ms"), flag("--trace"), flag("--hour"));
     }
-    let time = Duration::from_secs(60 * number("--minutes").unwrap_or(10));
-    let summary = run_seeds(seed, number("--seeds").unwrap_or(u64::MAX), time, !flag("--keep-going"));
+    let (time, most) = (60 * number("--minutes").unwrap_or(10), number("--seeds").unwrap_or(u64::MAX));
+    let summary = run_seeds(seed, most, Duration::from_secs(time), !flag("--keep-going"));
     summary.failures.iter().for_each(|(seed, text)| println!("FAILED {seed}: {text}"));
     println!("from seed {seed}: {}", summary.text());
     if summary.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

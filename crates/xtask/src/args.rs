@@ -322,9 +322,9 @@ mod tests {
         assert_eq!(parsed("soak --seconds 5 queue"), soak(Some("queue"), 5));
         assert_eq!(parsed("soak plan::work_queue --seconds=7"), soak(Some("plan::work_queue"), 7));
         let plane =
-            |seed: Option<&str>, minutes| Ok(Command::SoakPlane { seed: seed.map(str::to_owned), minutes });
-        assert_eq!(parsed("soak plane"), plane(None, DEFAULT_PLANE_MINUTES));
-        assert_eq!(parsed("soak plane --seed 7 --minutes 2"), plane(Some("7"), 2));
+            |seed: Option<&str>, minutes| Command::SoakPlane { seed: seed.map(str::to_owned), minutes };
+        assert_eq!(parsed("soak plane"), Ok(plane(None, DEFAULT_PLANE_MINUTES)));
+        assert_eq!(parsed("soak plane --seed 7 --minutes 2"), Ok(plane(Some("7"), 2)));
         for (line, profile) in [("soak dist", "dist"), ("soak --profile quick dist", "quick")] {
             assert_eq!(parsed(line), Ok(Command::SoakDist { profile: profile.to_owned() }), "{line}");
         }
