@@ -149,7 +149,7 @@ fn replay_weighs_bytes_by_what_nodes_receive() {
     let replay = |flags: &[&str]| {
         let size =
             ["simulate", "replay", "--zones", "3", "--nodes", "12", "--services", "1", "--endpoints", "150"];
-        let value = run_json(&[&size, &["--events", "10", "--seed", "3"], flags].concat());
+        let value = run_json(&[&size[..], &["--events", "10", "--seed", "3"], flags].concat());
         let rows = value["mechanisms"].as_array().expect("mechanisms").clone();
         let bytes = |name: &str| {
             let row = rows.iter().find(|row| row["mechanism"] == name).unwrap_or_else(|| panic!("{rows:?}"));
