@@ -34,7 +34,7 @@ use slice_mechanism::{SliceMechanism, SliceMechanismKind};
 use traffic_policy::{UsedPolicies, select_local};
 
 pub use explain::{SelectionReason, explain, explain_addresses};
-pub use localities::{PrioritizedEndpoint, select_by_localities};
+pub use localities::{PrioritizedEndpoint, select_by_localities, why_localities_are_idle};
 pub use traffic_policy::external_policy;
 
 /// The node that selects.

@@ -18,6 +18,8 @@ use model::{Name, Notice, ObjectKey, ServiceKey, Snapshot};
 
 use super::mesh_client::MeshClient;
 use super::policy_attachment::precedence;
+use crate::feature_gates::FeatureGates;
+use crate::select::why_localities_are_idle;
 
 /// The proxy that requests come from.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +85,23 @@ pub fn load_balancing(
     Some((EffectiveLoadBalancing { settings, origins: origins.into() }, notices))
 }
 
+/// A Notice if a policy's zones have no effect on a Service, because the Service keeps traffic in a scope.
+pub fn idle_localities(
+    snapshot: &Snapshot,
+    service: &ServiceKey,
+    found: &EffectiveLoadBalancing,
+) -> Option<Notice> {
+    let origin = found.origins.iter().find(|origin| origin.field == "localities")?;
+    // Proxies have the default gates.
+    let gates = FeatureGates::default();
+    let why = why_localities_are_idle(snapshot.service(service)?, snapshot.slices(service), gates)?;
+    let message = format!(
+        "{}.localities: no effect on Service {service}: {why}, and no policy takes traffic out of that; remove one of both",
+        origin.place
+    );
+    Some(Notice::new(origin.policy.clone(), "NoEffect", message))
+}
+
 type PolicyEntry<'s> = (&'s LoadBalancingPolicy, usize, &'s ToLoadBalancing);
 
 /// The entries for a Service, highest precedence first.
@@ -143,7 +162,8 @@ pub fn set_load_balancing(
     snapshot: &Snapshot,
     consumer: PolicyConsumer<'_>,
 ) -> Vec<Notice> {
-    let (all, notices) = all_load_balancing(table, &BTreeMap::new(), snapshot, consumer);
+    let (all, mut notices) = all_load_balancing(table, &BTreeMap::new(), snapshot, consumer);
+    notices.extend(all.iter().filter_map(|(service, found)| idle_localities(snapshot, service, found)));
     table.set_load_balancing(all);
     notices
 }
@@ -283,5 +303,36 @@ mod tests {
         let limit = json!({"requests": 5, "interval": "1s"});
         assert_eq!(at("edge").value(), json!({"rateLimit": limit, "panicThreshold": 2}));
         assert_eq!(at("other").value(), json!({"rateLimit": limit, "panicThreshold": 1}));
+    }
+    #[test]
+    fn localities_without_effect_are_reported_while_the_service_keeps_traffic_in_a_scope() {
+        let zones = json!({"localities": [{"priorities": [{"zones": [{"name": "b"}]}]}]});
+        let named = json!({"kind": "MeshService", "name": "backend"});
+        let zones = policy("shop", "zones", OLD, json!({"kind": "Mesh"}), named, zones);
+        let notice = |spec: Value, mechanism: Value| {
+            let service = json!({"apiVersion": "v1", "kind": "Service",
+                "metadata": {"namespace": "shop", "name": "backend",
+                    "annotations": {"endpointslice.kubernetes.io/same-zone": "Require"}}, "spec": spec});
+            let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+                "metadata": {"namespace": "shop", "name": "backend-1", "annotations": mechanism,
+                    "labels": {"kubernetes.io/service-name": "backend"}},
+                "ports": [{"port": 80}], "endpoints": [{"addresses": ["10.0.0.1"], "zone": "a"}]});
+            let snapshot = snapshot(&[zones.clone(), service, slice]);
+            let service = ServiceKey::new(&"shop".into(), &"backend".into());
+            let client = client("shop", "front");
+            let (found, _) = load_balancing(&snapshot, PolicyConsumer::Client(&client), &service)?;
+            idle_localities(&snapshot, &service, &found)
+                .map(|notice| format!("{} {}", notice.reason, notice.message))
+        };
+        let ports = json!([{"port": 80}]);
+        let require = json!({"zoneward.dev/mechanism": "RequireZone"});
+        assert_eq!(
+            notice(json!({"ports": ports}), require).unwrap(),
+            "NoEffect spec.to[0].default.localities: no effect on Service shop/backend: it requires endpoints of the \
+             same zone, and no policy takes traffic out of that; remove one of both"
+        );
+        let local = notice(json!({"ports": ports, "internalTrafficPolicy": "Local"}), json!({})).unwrap();
+        assert!(local.contains("internalTrafficPolicy is Local"), "{local}");
+        assert_eq!(notice(json!({"ports": ports}), json!({})), None, "the slices do not require it yet");
     }
 }

@@ -17,6 +17,8 @@ use super::candidates::{Candidate, consumed, is_reachable_or_loopback, list_cand
 use super::slice_mechanism::{SliceMechanism, SliceMechanismKind};
 use super::{NodeView, SelectedEndpoint, mixed};
 use crate::capacity::WHOLE;
+use crate::feature_gates::FeatureGates;
+use crate::hints::TopologyScope;
 
 /// An endpoint with its priority; 0 is the first.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,14 +38,37 @@ pub fn select_by_localities(
     rule: &LocalityRule,
 ) -> Option<Vec<PrioritizedEndpoint>> {
     let slices = consumed(slices, family);
-    let mechanism = SliceMechanism::of(service, &slices, node.gates);
-    let is_bound = matches!(mechanism.kind, SliceMechanismKind::Require(_));
-    if is_bound || service.internal_policy == TrafficPolicy::Local {
+    if binding_rule(service, &slices, node.gates).is_some() {
         return None;
     }
     let mut candidates = Vec::new();
     list_candidates(&slices, port, is_reachable_or_loopback, &mut candidates);
     Some(with_drains(&candidates, node, rule))
+}
+
+/// Why the zones of a policy do not count for a Service; `None`: they do.
+pub fn why_localities_are_idle(
+    service: &Service,
+    slices: &[Slice],
+    gates: FeatureGates,
+) -> Option<&'static str> {
+    let mut families = [Family::V4, Family::V6].into_iter();
+    families.find_map(|family| binding_rule(service, &consumed(slices, family), gates))
+}
+
+/// The rule of a Service that no policy takes traffic out of.
+fn binding_rule(service: &Service, slices: &[&Slice], gates: FeatureGates) -> Option<&'static str> {
+    if service.internal_policy == TrafficPolicy::Local {
+        return Some("its internalTrafficPolicy is Local");
+    }
+    match SliceMechanism::of(service, slices, gates).kind {
+        SliceMechanismKind::Require(scope) => Some(match scope.within {
+            TopologyScope::Node => "it requires endpoints of the same node",
+            TopologyScope::Zone => "it requires endpoints of the same zone",
+            TopologyScope::Region => "it requires endpoints of the same region",
+        }),
+        _ => None,
+    }
 }
 
 /// With a zone that is drained, a share of the traffic is that of the selection without it.
