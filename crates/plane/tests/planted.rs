@@ -1,5 +1,5 @@
-//! Proof that the simulation can fail: it finds each planted bug within 1,000 seeds. `cargo xtask test --extended --only
-//! planted` runs it.
+//! Proof that the simulation can fail: whether it finds each planted bug within 1,000 seeds. Not all are found yet
+//! (docs/benchmarks/simulation.md), so CI does not run it.
 
 use model::plant::{PlantedBug, plant};
 use plane::{Options, Simulation};

@@ -33,8 +33,6 @@ pub(crate) enum Part {
     Upgrade,
     /// The object of the eBPF program, compiled again.
     Bpf,
-    /// The simulated plane finds each planted bug.
-    Planted,
     /// Mode ipvs in a virtual machine: about a minute.
     Ipvs,
     /// The eBPF accelerator on the kernels of two Debian releases: about two minutes.
@@ -49,14 +47,13 @@ impl Part {
         [Part::Fmt, Part::Deny, Part::Site, Part::Manifests, Part::Clippy, Part::Doc, Part::Test];
 
     /// Parts that need another build: `--extended`.
-    pub(crate) const EXTENDED: [Part; 10] = [
+    pub(crate) const EXTENDED: [Part; 9] = [
         Part::Bpf,
         Part::Release,
         Part::Fuzz,
         Part::Guides,
         Part::Tour,
         Part::Upgrade,
-        Part::Planted,
         Part::Ipvs,
         Part::Accelerator,
         Part::Packages,
@@ -77,7 +74,6 @@ impl Part {
             Part::Tour => "tour",
             Part::Upgrade => "upgrade",
             Part::Bpf => "bpf",
-            Part::Planted => "planted",
             Part::Ipvs => "ipvs",
             Part::Accelerator => "accelerator",
             Part::Packages => "packages",
@@ -99,7 +95,6 @@ impl Part {
             Part::Tour => "the tour of `cargo xtask demo` ends well with the release build",
             Part::Upgrade => "a rolling upgrade under load fails no connection, in both orders",
             Part::Bpf => "the eBPF object is what clang makes of its source",
-            Part::Planted => "the simulated plane finds each of ten planted bugs within 1,000 seeds",
             Part::Ipvs => "mode ipvs works on a kernel that has it, in a virtual machine",
             Part::Accelerator => {
                 "the eBPF accelerator works on Debian's kernels 6.1 and 6.12, in virtual machines"
@@ -132,7 +127,6 @@ impl Part {
             Part::Tour => tour(),
             Part::Upgrade => upgrade(),
             Part::Bpf => bpf::compile(true),
-            Part::Planted => planted(),
             Part::Ipvs => ipvs::run(),
             Part::Accelerator => accelerator::run(),
             Part::Packages => packages(),
@@ -207,15 +201,6 @@ fn upgrade() -> Result<(), Stop> {
     let mut run = shell::nextest(&["run", "--package", "zoneward", "--ignore-default-filter", "-E", filter]);
     run.env("PATH", behind_namesakes()?);
     shell::run(&mut run, "the rolling upgrade", "the test prints what was replaced when a connection failed")
-}
-
-/// The bugs are in the code only with the feature `plant`, which no other build has.
-fn planted() -> Result<(), Stop> {
-    let words =
-        ["run", "--cargo-profile", "soak", "--profile", "soak", "--package", "plane", "--features", "plant"];
-    let mut run = shell::nextest(&words);
-    run.args(["--test", "planted"]);
-    shell::run(&mut run, "the planted bugs", "the test names the bug that no seed found")
 }
 
 /// The tests of packages, which the ordinary run leaves out because they need this build.
@@ -302,9 +287,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
             Part::Site => tools::ensure(&[tools::MKDOCS], options.install)?,
             Part::Manifests => tools::ensure(&[tools::HELM], options.install)?,
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
-            Part::Test | Part::Guides | Part::Upgrade | Part::Planted => {
-                tools::ensure(&tools::TESTS, options.install)?
-            }
+            Part::Test | Part::Guides | Part::Upgrade => tools::ensure(&tools::TESTS, options.install)?,
             Part::Bpf => tools::ensure(&[tools::CLANG], options.install)?,
             Part::Ipvs | Part::Accelerator => {
                 tools::ensure(&tools::TESTS, options.install)?;
