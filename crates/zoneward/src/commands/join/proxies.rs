@@ -10,7 +10,7 @@ use kube::Client;
 
 use super::proxy_credentials::ProxyCredentials;
 use crate::cli;
-use crate::commands::up::mesh::{ProxyAccess, ProxySupervisorSettings, ProxySupervisor};
+use crate::commands::up::mesh::{ProxyAccess, ProxySupervisor, ProxySupervisorSettings};
 use crate::edge::GatewayEdgeArgs;
 use cluster::admin_server::access::AdminAccessArgs;
 use cluster::log::LogFormat;

@@ -41,7 +41,7 @@ const WATCHED: [ObjectKind; 2] = [ObjectKind::Gateway, ObjectKind::Namespace];
 /// How proxies reach the API.
 pub enum ProxyAccess {
     /// By sockets of `zoneward up`.
-    Sockets(ProxyApi),
+    Sockets(Box<ProxyApi>),
     /// By credentials, on a joined machine.
     Credentials(ProxyCredentials),
 }
@@ -152,7 +152,8 @@ impl ProxySupervisor {
     }
 
     pub fn with(settings: ProxySupervisorSettings<'_>) -> Result<Self> {
-        let ProxySupervisorSettings { common: more, zone, machine, runs_gateways, metrics, log, .. } = settings;
+        let ProxySupervisorSettings { common: more, zone, machine, runs_gateways, metrics, log, .. } =
+            settings;
         let program = std::env::current_exe().context("path of this program")?;
         let mut common: Vec<OsString> = vec!["mesh".into(), "proxy".into()];
         // Shorter than the stop timeout of child processes.
