@@ -252,7 +252,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let mesh_stopped = node_stop.subscribe();
     let reports = (!args.no_controllers).then_some(ledger);
     let access = proxy_api::ProxyApi::open(server, client.clone(), data, reports)?;
-    let access = mesh::ProxyAccess::Sockets(access);
+    let access = mesh::ProxyAccess::Sockets(Box::new(access));
     let mesh = tokio::spawn(mesh::keep(client, access, clock, random, proxies, mesh_stopped));
     output::print_text(&format!("{}\n", kubeconfig.display()))?;
     systemd::notify_ready();

@@ -41,7 +41,7 @@ const WATCHED: [ObjectKind; 2] = [ObjectKind::Gateway, ObjectKind::Namespace];
 /// How proxies reach the API.
 pub enum ProxyAccess {
     /// By sockets of `zoneward up`.
-    Sockets(ProxyApi),
+    Sockets(Box<ProxyApi>),
     /// By credentials, on a joined machine.
     Credentials(ProxyCredentials),
 }
