@@ -140,7 +140,8 @@ pub fn start_controller(
         };
         let elector = LeaderElector::start(client.clone(), Some(election));
         let leading = elector.leading();
-        let _ = link.leading.set(leading.clone());
+        let [for_slices, for_addresses] = in_order(leading.clone());
+        let _ = link.leading.set(for_slices.clone());
         let (stop, stopped) = watch::channel(false);
         let config = ControllerConfig {
             clock: clock.clone(),
@@ -152,10 +153,10 @@ pub fn start_controller(
             client.clone(),
             config,
             ControllerMetrics::default(),
-            leading.clone(),
+            for_slices,
             stopped.clone(),
         );
-        let (followed, until) = (leading.clone(), stopped.clone());
+        let (followed, until) = (for_addresses, stopped.clone());
         let keep_addresses = move || {
             let (client, clock, random) = (client.clone(), clock.clone(), random.split());
             addresses::run(client, vec![service_range()], clock, random, until.clone())
@@ -167,6 +168,20 @@ pub fn start_controller(
         });
         leading
     })
+}
+
+/// Two receivers of a watch are woken in an order that tokio draws: each gets a channel of its own, in a fixed order.
+fn in_order(mut leading: watch::Receiver<bool>) -> [watch::Receiver<bool>; 2] {
+    let (first, for_first) = watch::channel(*leading.borrow_and_update());
+    let (second, for_second) = watch::channel(*leading.borrow_and_update());
+    tokio::spawn(async move {
+        while leading.changed().await.is_ok() {
+            let now = *leading.borrow_and_update();
+            first.send_replace(now);
+            second.send_replace(now);
+        }
+    });
+    [for_first, for_second]
 }
 
 /// What survives a restart of a node proxy: its kernel.

@@ -359,7 +359,7 @@ impl Simulation {
             self.story.note(
                 self.now,
                 &self.machines[number].name,
-                format_args!("somebody flushes all rules"),
+                format_args!("another program flushes all rules"),
             );
             let mut kernel = self.machines[number].kernel.lock().unwrap_or_else(PoisonError::into_inner);
             kernel.kernel.flush();

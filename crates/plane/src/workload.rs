@@ -1,5 +1,5 @@
 //! Users, a model scheduler and model kubelets: they create, change and delete Services, Pods and Nodes through the same
-//! network as everybody, and retry until the API has what they want.
+//! network as all parties, and retry until the API has what they want.
 
 use std::collections::{BTreeMap, VecDeque};
 
