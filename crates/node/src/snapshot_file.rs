@@ -280,9 +280,11 @@ mod tests {
         write(&to, &content).expect("written");
         let later = now + file.interval;
         assert!(file.interval > MIN_INTERVAL && file.due(later, time).is_none(), "unchanged");
+        let current_at: Timestamp = "2040-01-01T00:00:00Z".parse().expect("a time");
+        touch(&path, current_at);
         let loaded = file.load().expect("stored");
         let (saved, events) = (loaded.saved_at, &loaded.events);
-        assert_eq!((saved, names(events).len(), events.len()), (time, 2, 6));
+        assert_eq!((saved, names(events).len(), events.len()), (current_at, 2, 6));
         let decide = || {
             let next = SnapshotFile::new(&path, kinds.clone());
             next.offline_start(&next.load().expect("stored"), true)

@@ -37,7 +37,7 @@ pub struct ChunkKey {
     pub number: u32,
 }
 
-/// An entry of the map `slots`: up to [`CHUNK`] endpoints.
+/// An entry of the map `slots`: up to `CHUNK` endpoints.
 pub type Chunk = Vec<SocketAddr>;
 
 /// The only entry of the map `settings`.

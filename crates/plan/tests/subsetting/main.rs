@@ -1,5 +1,7 @@
 //! EndpointSlice subsetting: a node selects the same endpoints from its view as from all slices, also between two writes.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod world;
 
 use std::time::Duration;
