@@ -194,9 +194,12 @@ pub(crate) fn boot(kernel: &Path, archive: &Path) -> Result<(), Stop> {
     for place in ["qemu", "seabios"] {
         qemu.arg("-L").arg(share.join(place));
     }
+    // Without CMPXCHG16B: Linux 6.12 died in its allocator right after one, with wrong flags, in QEMU 7.2.
     qemu.args([
         "-M",
         "pc",
+        "-cpu",
+        "qemu64,-cx16",
         "-accel",
         "tcg",
         "-smp",
