@@ -83,10 +83,10 @@ fn is_repeated(line: &Metadata<'_>) -> bool {
 /// The filter, and an invalid value with its error: the default then applies.
 fn filter(variable: Option<&str>, default: &str) -> (EnvFilter, Option<(String, String)>) {
     match variable.filter(|value| !value.trim().is_empty()) {
-        None => (EnvFilter::new(default), None),
+        None => (EnvFilter::new(expand(default)), None),
         Some(value) => match EnvFilter::try_new(expand(value)) {
             Ok(filter) => (filter, None),
-            Err(error) => (EnvFilter::new(default), Some((value.to_owned(), error.to_string()))),
+            Err(error) => (EnvFilter::new(expand(default)), Some((value.to_owned(), error.to_string()))),
         },
     }
 }
@@ -134,6 +134,8 @@ mod tests {
             all.contains("node=debug") && all.contains("zoneward=debug") && all.contains("kube=warn"),
             "{all}"
         );
+        let lines_of_node = filter(None, "warn,zoneward=info").0.to_string();
+        assert!(lines_of_node.contains("node=info"), "{lines_of_node}");
         let (used, invalid) = filter(Some("zoneward=loud=very"), DEFAULT_FILTER);
         assert_eq!(used.to_string(), "info");
         assert!(invalid.is_some_and(|(value, _)| value == "zoneward=loud=very"));
