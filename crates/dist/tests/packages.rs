@@ -191,7 +191,7 @@ fn deb_lists_fields_configuration_and_owners() {
     }
     assert!(!info.contains("Depends:"), "a static program needs nothing: {info}");
     let conffiles = run(toolbox::command("dpkg-deb").arg("--info").arg(&deb).arg("conffiles"));
-    assert_eq!(conffiles.lines().count(), 4, "{conffiles}");
+    assert_eq!(conffiles.lines().count(), contents::UNITS.len() + 1, "{conffiles}");
     let listing = run(toolbox::command("dpkg-deb").arg("--contents").arg(&deb));
     assert!(listing.lines().all(|line| line.contains(" root/root ")), "{listing}");
     assert!(listing.contains("./usr/bin/kubectl-zoneward -> zoneward"), "{listing}");
