@@ -43,8 +43,6 @@ use table::{AskingNode, DnsTable};
 /// systemd-resolved has 127.0.0.53 and 127.0.0.54.
 const DEFAULT_IP: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 10);
 const DNS_PORT: u16 = 53;
-/// Shown by the node proxy, too, whose default level hides what its crates say at level info.
-const LOG_TARGET: &str = "zoneward::dns";
 /// How long the resolver's configuration waits for the ranges of cluster IPs.
 const RANGES_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -168,7 +166,7 @@ impl DnsServer {
 
     async fn run(self, context: DnsContext, metrics: DnsMetrics, stop: watch::Receiver<bool>) {
         let Self { flags, address, udp, tcp } = self;
-        info!(target: LOG_TARGET, %address, domain = %flags.cluster_domain, "serving DNS");
+        info!(%address, domain = %flags.cluster_domain, "serving DNS");
         let upstreams = Upstreams::new(flags.dns_upstream.clone(), address, context.clock.clone());
         let asking = AskingNode { name: context.node, zone: context.zone };
         let table = Arc::new(RwLock::new(DnsTable::new(flags.cluster_domain.clone(), address.ip(), asking)));
@@ -218,7 +216,6 @@ async fn keep_resolver(
     let domains = resolver_config::domains(&flags.cluster_domain, &ranges);
     if !flags.configure_resolver {
         info!(
-            target: LOG_TARGET,
             file = resolver_config::PATH,
             DNS = %address,
             Domains = domains,
@@ -227,13 +224,13 @@ async fn keep_resolver(
         return;
     }
     match resolver_config::install(address, &domains).await {
-        Ok(()) => info!(target: LOG_TARGET, file = resolver_config::PATH, "systemd-resolved configured"),
+        Ok(()) => info!(file = resolver_config::PATH, "systemd-resolved configured"),
         Err(error) => warn!(error = format!("{error:#}"), "systemd-resolved was not configured"),
     }
     let _ = stop.wait_for(|stop| *stop).await;
     match resolver_config::remove().await {
         Ok(_) => {
-            info!(target: LOG_TARGET, file = resolver_config::PATH, "configuration of systemd-resolved removed")
+            info!(file = resolver_config::PATH, "configuration of systemd-resolved removed")
         }
         Err(error) => warn!(
             error = format!("{error:#}"),
