@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use dataplane::accelerator::{
-    AccelerateScope, Accelerator, AcceleratorKernel, MapCapacity, PIN_FOLDER, PinnedAccelerator, cgroup_root,
-    remove_pins,
+    AccelerateScope, Accelerator, AcceleratorKernel, MapCapacity, PinnedAccelerator, cgroup_root, remove_pins,
 };
 use dataplane::backend::{
     BackendError, CleanupItem, CleanupScope, FrontendChange, NodeBackend, PacketCount, PacketTrace,
@@ -30,9 +29,6 @@ pub struct AcceleratorFlags {
     /// With --accelerate=on: only sockets of processes in this cgroup (v2) and below [default: all]
     #[arg(long, value_name = "DIR")]
     pub accelerate_cgroup: Option<PathBuf>,
-    /// Where eBPF programs and maps are pinned
-    #[arg(long, value_name = "DIR", default_value = PIN_FOLDER, hide = true)]
-    pub accelerate_pin_folder: PathBuf,
 }
 
 /// Whether sockets are accelerated.

@@ -27,8 +27,6 @@ use plan::forward::{NodePortRange, ProxySettings};
 pub use file::Configuration;
 pub use modes::Mode;
 
-use dataplane::accelerator::PIN_FOLDER;
-
 use super::accelerator::AcceleratorConfig;
 use super::sync_schedule::MinSyncPeriod;
 
@@ -56,8 +54,6 @@ pub struct NodeSettings {
     pub ipvs_dummy_interface: bool,
     /// The eBPF accelerator; `None` if it is off.
     pub accelerator: Option<AcceleratorConfig>,
-    /// Where it is pinned.
-    pub accelerator_folder: PathBuf,
     /// Watches only the EndpointSlices that nodes of its zone need.
     pub watch_own_zone: bool,
 }
@@ -87,7 +83,6 @@ pub fn settings(flags: &flags::NodeFlags) -> Result<(NodeSettings, Vec<Notice>)>
     if flags.ipvs_dummy_interface && settings.mode != Mode::Ipvs {
         notices.push(notice("NoEffect", "--ipvs-dummy-interface: no effect: only with mode ipvs"));
     }
-    settings.accelerator_folder.clone_from(&flags.accelerator.accelerate_pin_folder);
     settings.accelerator = flags.accelerator.settings();
     if settings.accelerator.is_some() && !matches!(settings.mode, Mode::Nftables | Mode::Default) {
         settings.accelerator = None;
@@ -156,7 +151,6 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(NodeSettings,
         configuration: config,
         ipvs_dummy_interface: false,
         accelerator: None,
-        accelerator_folder: PIN_FOLDER.into(),
         watch_own_zone: false,
     };
     Ok((settings, notices))

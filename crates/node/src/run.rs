@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clock::Clock;
+use dataplane::accelerator::pinned_folder;
 use dataplane::backend::{NodeBackend, PreviousMode};
 use dataplane::conntrack::ConntrackSocket;
 use dataplane::iptables::IptablesBackend;
@@ -193,7 +194,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         Mode::Ipvs => ConnectionSource::Ipvs,
         Mode::Nftables | Mode::Default => ConnectionSource::Rules,
     };
-    let accelerated = settings.accelerator.as_ref().map(|_| settings.accelerator_folder.clone());
+    let accelerated = settings.accelerator.as_ref().map(|_| pinned_folder().to_owned());
     let counted = CountedConnections { source, accelerated };
     let other_modes = other_modes(settings.mode, &options.clock, &mut events);
     let parts = SyncLoopParts {
@@ -247,7 +248,7 @@ fn accelerated(
     settings: &NodeSettings,
     events: &mut EventRecorder,
 ) -> Box<dyn NodeBackend + Send> {
-    let (wanted, folder) = (settings.accelerator.as_ref(), &settings.accelerator_folder);
+    let (wanted, folder) = (settings.accelerator.as_ref(), pinned_folder());
     let (backend, outcome) = accelerator::accelerate(backend, wanted, folder, settings.sync_period);
     match outcome {
         Ok(true) => tracing::info!("the eBPF accelerator is loaded"),
