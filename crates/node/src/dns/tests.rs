@@ -46,10 +46,19 @@ fn objects() -> Vec<(ObjectKind, Value)> {
     ]
 }
 
+/// A port that is free for both: somebody else may have the one that was free for TCP.
+async fn one_port() -> (TcpListener, UdpSocket) {
+    loop {
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()).await {
+            return (tcp, udp);
+        }
+    }
+}
+
 async fn serve(upstream: Vec<SocketAddr>) -> Served {
-    let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (tcp, udp) = one_port().await;
     let address = tcp.local_addr().unwrap();
-    let udp = UdpSocket::bind(address).await.unwrap();
     let asking = AskingNode { name: "n".to_owned(), zone: None };
     let mut table = DnsTable::new(DnsName::parse("cluster.local").unwrap(), address.ip(), asking);
     let now = model::Timestamp::from_seconds(1_000);

@@ -335,6 +335,7 @@ impl Machine {
     pub fn connect_within(&self, to: SocketAddr, timeout: Duration) -> Option<String> {
         self.neighbour.within(move || {
             let mut stream = TcpStream::connect_timeout(&to, timeout).ok()?;
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let mut text = String::new();
             stream.read_to_string(&mut text).ok()?;
             Some(text)
@@ -465,7 +466,20 @@ impl Namespaces {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.holder.id().to_string(), "--user", "--net", "--mount", "--uts"]);
         command.args(["--preserve-credentials", "--", program]);
+        command.env("PATH", toolbox::Toolbox::own().search_path());
         command
+    }
+}
+
+/// What the program said there, where a test fails.
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.log()).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(40)..];
+            eprintln!("the last lines of {}:\n{}", self.name(), last.join("\n"));
+        }
     }
 }
 

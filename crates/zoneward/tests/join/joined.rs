@@ -236,7 +236,8 @@ pub fn joined_machine_serves_while_the_api_is_away_and_after_its_restart() {
     }
     // A reboot empties the kernel: the snapshot is served, and its age is logged.
     drop(joined);
-    assert!(second.run(&["cleanup", "--only-zoneward"]).status.success());
+    let cleanup = second.run(&["cleanup", "--only-zoneward"]);
+    assert!(cleanup.status.success(), "{}", String::from_utf8_lossy(&cleanup.stderr));
     let none = second.connect_within(web, std::time::Duration::from_millis(300));
     assert_eq!(none, None, "no rules");
     let joined = second.start(&["join"]);
