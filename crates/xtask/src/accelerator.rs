@@ -66,7 +66,7 @@ fn next_release() -> Result<PathBuf, Stop> {
     }
     let list = place.join("sources.list");
     let key = "/usr/share/keyrings/debian-archive-keyring.gpg";
-    let line = format!("deb [signed-by={key}] http://deb.debian.org/debian {NEXT_RELEASE} main\n");
+    let line = format!("deb [signed-by={key}] {} {NEXT_RELEASE} main\n", debian_archive()?);
     std::fs::write(&list, line).map_err(|error| failed(&list, &error))?;
     let apt = |program: &str, words: &[&str]| {
         let mut apt = shell::program(program);
@@ -95,4 +95,21 @@ fn next_release() -> Result<PathBuf, Stop> {
     find.arg(folder.join("usr/lib/modules")).args(["-name", "*.ko.xz", "-exec", "xz", "-d", "{}", "+"]);
     shell::run(&mut find, "unpacking kernel modules", "on Debian xz comes with xz-utils")?;
     Ok(folder)
+}
+
+/// Where this machine gets Debian's packages: the archive has all releases.
+fn debian_archive() -> Result<String, Stop> {
+    let mut ask = shell::program("apt-get");
+    ask.args([
+        "indextargets",
+        "--format",
+        "$(REPO_URI)",
+        "Created-By: Packages",
+        "Origin: Debian",
+        "Label: Debian",
+    ]);
+    let advice = "it reads the sources of apt; run `apt-get update` first";
+    let archives = shell::capture(&mut ask, "apt-get indextargets", advice)?;
+    let none = || Stop::Failed("apt has no source with the packages of Debian: add one".to_string());
+    archives.lines().next().map(str::to_string).ok_or_else(none)
 }
