@@ -28,6 +28,8 @@ const BUSY_PERCENT: u32 = 60;
 /// Connections of a round, which starts every second, and rounds of the last row of the table.
 const ROUND_CONNECTIONS: u32 = 600;
 const ROUND: Duration = Duration::from_secs(1);
+/// How long the watch is followed after the connections of a round, at least: on a busy machine they take the whole second.
+const ROUND_WATCH: Duration = Duration::from_millis(100);
 const LAST_ROUNDS: usize = 10;
 /// Connections of a row of another Service.
 const ROW_CONNECTIONS: u32 = 9_000;
@@ -135,7 +137,8 @@ async fn round(cluster: &mut DemoCluster, family: Family) -> Result<MeasuredTraf
     let start = cluster.clock().now();
     let demand = demand_of(BUSY_PERCENT, ROUND_CONNECTIONS);
     let measured = measure_demand(cluster, &key(MEASURED_SERVICE), family, &demand).await?;
-    while let Some(left) = ROUND.checked_sub(cluster.clock().since(start)) {
+    let end = ROUND.max(cluster.clock().since(start) + ROUND_WATCH);
+    while let Some(left) = end.checked_sub(cluster.clock().since(start)) {
         // The next iteration ends the round.
         let _ = tokio::time::timeout(left, cluster.follow()).await;
     }
@@ -152,6 +155,8 @@ async fn follow(
     let demand = demand_of(BUSY_PERCENT, ROUND_CONNECTIONS);
     let start = cluster.clock().now();
     let mut first: Option<MeasuredTraffic> = None;
+    // Nodes may have a changed plan before this watch shows it: a round counts once the next one has shown no change.
+    let mut unconfirmed: Option<MeasuredTraffic> = None;
     let mut before = demand_annotation(cluster);
     loop {
         let measured = round(cluster, family).await?;
@@ -159,9 +164,12 @@ async fn follow(
         let has_changed = now != before;
         match &mut first {
             None => first = Some(measured),
-            // While the slices change, nodes follow either plan.
-            Some(first) if !has_changed && first.planned == measured.planned => first.add(measured),
-            Some(_) => {}
+            Some(first) if !has_changed && first.planned == measured.planned => {
+                if let Some(confirmed) = unconfirmed.replace(measured) {
+                    first.add(confirmed);
+                }
+            }
+            Some(_) => unconfirmed = None,
         }
         let seconds = cluster.clock().since(start).as_secs();
         let planned = planned_demand(cluster, &key(MEASURED_SERVICE), family, &demand).busiest();

@@ -210,10 +210,10 @@ Examples:
     /// place when this command ends.
     #[command(after_help = "\
 Examples:
-  zoneward join https://box-1:6443 --token abcdef.0123456789abcdef --ca-hash sha256:... --data-dir /var/lib/zoneward
-  zoneward join --data-dir /var/lib/zoneward --zone zone-b
-  zoneward join --data-dir /var/lib/zoneward --gateways --sidecar frontend:8081=backend
-  zoneward expose web --port 80 --to 10.0.0.7:8080 --kubeconfig /var/lib/zoneward/kubeconfig")]
+  zoneward join https://box-1:6443 --token abcdef.0123456789abcdef --ca-hash sha256:...
+  zoneward join --zone zone-b
+  zoneward join --gateways --sidecar frontend:8081=backend
+  zoneward expose web --port 80 --to 10.0.0.7:8080 --kubeconfig /var/lib/zoneward-join/kubeconfig")]
     Join(crate::commands::join::Join),
     /// Write the objects of `zoneward up` as manifests for a Kubernetes cluster
     ///

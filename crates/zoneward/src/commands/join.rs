@@ -57,7 +57,7 @@ pub struct Join {
     #[arg(long, value_name = "sha256:HEX", requires = "token")]
     pub ca_hash: Option<String>,
     /// Data directory, for the credential; created if missing
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/zoneward-join")]
     pub data_dir: PathBuf,
     /// Zone of this machine; set as a label of its Node
     #[arg(long, value_name = "NAME")]

@@ -159,10 +159,7 @@ async fn create(args: &TokenCreate) -> Result<()> {
     let secret = serde_json::from_value(row.to_secret()).context("the Secret of the token")?;
     secrets.create(&PostParams::default(), &secret).await.context("storing the token").with_context(at)?;
     let server = args.server.clone().unwrap_or(server);
-    let command = format!(
-        "zoneward join {server} --token {} --ca-hash {hash} --data-dir /var/lib/zoneward",
-        token.text()
-    );
+    let command = format!("zoneward join {server} --token {} --ca-hash {hash}", token.text());
     match args.output.format {
         Format::Table => print_text(&format!(
             "{}\n\nOn {}, as root, once, until {}; --zone NAME sets its zone:\n\n  {command}\n",

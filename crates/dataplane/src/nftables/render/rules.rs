@@ -219,10 +219,26 @@ impl Rules<'_> {
                 let accept = Expr::Verdict(NftVerdict::Accept);
                 rules.push(NftRule::new(vec![accept], "virtual server: IPVS forwards"));
             }
-            Ending::Send(slots) => rules.push(self.send(class, slots)),
-            Ending::Sticky(slots, seconds) => rules.extend(self.affinity(class, slots, seconds)),
+            Ending::Send(slots) => {
+                rules.push(self.send(class, slots));
+                rules.push(Self::no_such_slot());
+            }
+            Ending::Sticky(slots, seconds) => {
+                rules.extend(self.affinity(class, slots, seconds));
+                rules.push(Self::no_such_slot());
+            }
         }
         rules
+    }
+
+    /// A packet that meets a commit may find the class before it and the slots after it: the kernel reads the generation
+    /// with each lookup. Passed on, it would make a connection without DNAT, which retransmissions belong to as well;
+    /// dropped, it leaves none, and the next one is looked up again.
+    fn no_such_slot() -> NftRule {
+        NftRule::new(
+            vec![Expr::Verdict(NftVerdict::Drop)],
+            "slot removed during the lookup: drop, clients retry",
+        )
     }
 
     /// Pitfall 13: before DNAT, whether there are endpoints or not.
