@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::chain_class::{Ending, Role};
 use super::*;
-use crate::nftables::ir::{Expr, NftName};
+use crate::nftables::ir::{Expr, NftName, NftVerdict};
 
 /// Classes of all kinds, with slots and seconds at the edges of what fits.
 fn classes() -> Vec<ChainClass> {
@@ -55,6 +55,18 @@ fn classes_that_share_a_chain_differ_in_nothing_that_it_does() {
         };
         let rules = rules_of.class(&class);
         assert_eq!(*rules_by_chain.entry(chain.clone()).or_insert_with(|| rules.clone()), rules, "{chain}");
+    }
+}
+
+/// A packet that meets a commit may find its class, but no endpoint behind the slot.
+#[test]
+fn no_chain_of_a_class_passes_a_packet_on() {
+    let (node, sizes) = (NodeRules::default(), SetSizes::default());
+    let rules_of = Rules { node: &node, sizes: &sizes, family: Family::V4 };
+    for class in classes() {
+        let last = rules_of.class(&class).pop().expect("a chain has rules");
+        let ends = matches!(&last.exprs[..], [Expr::Verdict(NftVerdict::Drop | NftVerdict::Goto(_))]);
+        assert!(ends, "{class:?}: {last:?}");
     }
 }
 
