@@ -48,7 +48,7 @@ pub mod write;
 pub use address::{AddressType, Addresses, Family, Protocol};
 pub use backend::{Backend, BackendEndpoint, BackendTable};
 pub use duration::GoDuration;
-pub use endpoint::{Endpoint, EndpointConditions, Hints, TargetRef};
+pub use endpoint::{Endpoint, EndpointConditions, EndpointIdentity, Hints, TargetRef};
 pub use forward::{ForwardingTable, Frontend};
 pub use label::Labels;
 pub use locality::Locality;
