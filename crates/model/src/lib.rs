@@ -12,7 +12,7 @@
 //! | names, labels, identities | [`name`], [`label`], [`uid`], [`annotation`]: every key that is read or written |
 //! | tables of the data planes | [`forward`] (L4), [`backend`] and [`route`] (L7), [`locality`] |
 //! | messages to users | [`notice`], [`suggestion`] ("did you mean") |
-//! | values | [`address`], [`duration`], [`time`], [`hash`], [`random`] |
+//! | values | [`address`], [`duration`], [`time`], [`hash`], [`random`], [`tree`] |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -42,6 +42,7 @@ pub mod slice;
 pub mod snapshot;
 pub mod suggestion;
 pub mod time;
+pub mod tree;
 pub mod uid;
 pub mod write;
 
