@@ -135,7 +135,7 @@ impl Directory {
         let selections = select(object, slices, family, &view);
         let selection = selections.into_iter().find(|selection| selection.port.port == *number)?;
         let set = selection.cluster.as_ref().or(selection.local.as_ref())?;
-        let endpoints = set.endpoints.iter().map(|endpoint| endpoint.address()).collect();
+        let endpoints = set.endpoints.iter().map(|endpoint| endpoint.address).collect();
         // The policies come first; the step after them decides.
         let why = explain(object, &selection, &view).into_iter().nth(1);
         Some((set.mode.as_str(), endpoints, why.map_or_else(String::new, |why| why.detail)))
