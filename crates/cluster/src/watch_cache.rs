@@ -90,7 +90,10 @@ impl WatchCache {
             ObjectChange::Deleted(kind, key) | ObjectChange::Unreadable(kind, key, _) => {
                 self.remove(kind, &key)
             }
-            ObjectChange::Listed(kind, _) => drop(self.listed.insert(kind)),
+            ObjectChange::Listed(kind, _) => {
+                self.listed.insert(kind);
+                self.compact(kind);
+            }
             ObjectChange::Other(..) | ObjectChange::Failed(..) => {}
         }
         self.sweep();
@@ -224,6 +227,15 @@ impl WatchCache {
             }
             None => self.snapshot.remove_certificate_source(kind, key),
         }
+    }
+
+    /// After a list: what follows changes little.
+    fn compact(&mut self, kind: ObjectKind) {
+        if matches!(kind, ObjectKind::Service | ObjectKind::Slice) {
+            self.snapshot.compact_services();
+        }
+        self.interner.sweep();
+        self.swept = self.interner.name_count();
     }
 
     /// Drops names of deleted objects whenever the number of interned names has doubled.

@@ -81,10 +81,9 @@ fn weights_are_met_to_one_slot_and_thousands_of_endpoints_exactly() {
     let client = "10.1.9.9:40000".parse().expect("an address");
     let weighted = vec![3.0, 1.0, 1.5];
     for weights in [weighted, vec![1.0; 3000]] {
-        let endpoints = weights.iter().enumerate().map(|(i, weight)| ForwardedEndpoint {
-            address: SocketAddr::from(([10, 2, (i / 250) as u8, (i % 250) as u8], 8080)),
-            weight: *weight,
-            is_local: false,
+        let endpoints = weights.iter().enumerate().map(|(i, weight)| {
+            let address = SocketAddr::from(([10, 2, (i / 250) as u8, (i % 250) as u8], 8080));
+            ForwardedEndpoint::new(address, *weight, false)
         });
         let port = ForwardedPort {
             service: ServiceKey::new(&"ns".into(), &"web".into()),
@@ -165,7 +164,7 @@ fn compare(
 
 fn is_local(decision: &ForwardingDecision<'_>, endpoint: SocketAddr) -> bool {
     let Some((frontend, scope)) = decision.frontend.zip(decision.scope) else { return false };
-    frontend.port.endpoints(scope).endpoints.iter().any(|e| e.address == endpoint && e.is_local)
+    frontend.port.endpoints(scope).endpoints.iter().any(|e| e.address() == endpoint && e.is_local)
 }
 
 proptest! {

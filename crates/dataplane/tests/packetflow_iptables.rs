@@ -86,13 +86,9 @@ fn every_packet_flow_case_holds_on_the_restored_text() {
 fn frontends(number: u16, weights: &[f32]) -> Vec<Frontend> {
     let [high, low] = number.wrapping_mul(7919).to_be_bytes();
     let cluster_ip: std::net::IpAddr = [10, 96 + high % 16, high, low].into();
-    let endpoint = |(index, weight): (usize, &f32)| ForwardedEndpoint {
-        address: SocketAddr::from((
-            [10, 2 + (number % 200) as u8, (index / 250) as u8, (index % 250) as u8],
-            8080,
-        )),
-        weight: *weight,
-        is_local: false,
+    let endpoint = |(index, weight): (usize, &f32)| {
+        let ip = [10, 2 + (number % 200) as u8, (index / 250) as u8, (index % 250) as u8];
+        ForwardedEndpoint::new(SocketAddr::from((ip, 8080)), *weight, false)
     };
     let port = Arc::new(ForwardedPort {
         service: ServiceKey::new(&"ns".into(), &format!("web-{number}").as_str().into()),

@@ -77,7 +77,7 @@ pub async fn fail_over(
 pub async fn until_removed_from_slices(cluster: &mut DemoCluster, deleted: Vec<String>) -> Result<()> {
     let named = move |snapshot: &model::Snapshot| {
         let slices = snapshot.services().flat_map(|(_, slices)| slices);
-        let mut targets = slices.flat_map(|s| &s.content.endpoints).filter_map(|e| e.target.as_ref());
+        let mut targets = slices.flat_map(|s| &s.content.endpoints).filter_map(|e| e.target());
         !targets.any(|target| deleted.iter().any(|name| target.name == name.as_str()))
     };
     cluster.until("slices without deleted pods", named).await?;
@@ -113,7 +113,7 @@ async fn replace(
         cluster.add_pod(new).await?;
         let known = move |snapshot: &model::Snapshot| {
             let slices = snapshot.services().flat_map(|(_, slices)| slices);
-            let mut targets = slices.flat_map(|s| &s.content.endpoints).filter_map(|e| e.target.as_ref());
+            let mut targets = slices.flat_map(|s| &s.content.endpoints).filter_map(|e| e.target());
             targets.any(|target| target.name == name.as_str())
         };
         cluster.until("slices with a new pod", known).await?;

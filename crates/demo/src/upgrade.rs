@@ -227,8 +227,7 @@ async fn start_gateway(cluster: &mut DemoCluster, pod: DemoPod, program: Option<
     cluster.add_pod_object(pod).await?;
     let known = move |snapshot: &model::Snapshot| {
         let endpoints = snapshot.slices(&key(GATEWAY)).iter().flat_map(|slice| &slice.content.endpoints);
-        endpoints.filter(|e| e.target.as_ref().is_some_and(|target| target.name == name.as_str())).count()
-            == 2
+        endpoints.filter(|e| e.target().is_some_and(|target| target.name == name.as_str())).count() == 2
     };
     cluster.until("slices with the gateway", known).await?;
     cluster.until_programmed().await

@@ -436,7 +436,7 @@ impl IdentityTables {
         }
         for id in self.uses.keys().filter(|id| !id.tags.is_empty()) {
             let is_member = |endpoint: &model::Endpoint| {
-                let pod = endpoint.target.as_ref().map(|t| ObjectKey::new(&id.service.namespace, &t.name));
+                let pod = endpoint.target().map(|t| ObjectKey::new(&id.service.namespace, &t.name));
                 pod.is_some_and(|pod| affected.pods.contains(&pod))
                     || endpoint.node.as_ref().is_some_and(|node| affected.nodes.contains(node))
             };

@@ -12,14 +12,28 @@ pub struct Endpoint {
     /// All of one IP family.
     pub addresses: Addresses,
     pub conditions: EndpointConditions,
-    /// Its DNS name under a headless Service.
-    pub hostname: Option<Name>,
     pub node: Option<Name>,
     pub zone: Option<Name>,
-    /// Its pod, in the namespace of the slice. Other kinds of targets are not kept.
-    pub target: Option<TargetRef>,
     /// Shared, because most endpoints of a zone have the same hints.
     pub hints: Option<Arc<Hints>>,
+    /// Apart, because proxies do not need it.
+    pub identity: Option<Box<EndpointIdentity>>,
+}
+
+/// What identifies an endpoint beside its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointIdentity {
+    /// Its DNS name under a headless Service.
+    pub hostname: Option<Name>,
+    /// Its pod, in the namespace of the slice. Other kinds of targets are not kept.
+    pub target: Option<TargetRef>,
+}
+
+impl EndpointIdentity {
+    /// `None` if there is nothing to keep.
+    pub fn new(hostname: Option<Name>, target: Option<TargetRef>) -> Option<Box<Self>> {
+        (hostname.is_some() || target.is_some()).then(|| Box::new(Self { hostname, target }))
+    }
 }
 
 /// Endpoint conditions. The default of an absent one depends on the consumer: see the methods.
@@ -82,11 +96,31 @@ impl Hints {
 }
 
 impl Endpoint {
+    /// Its DNS name under a headless Service.
+    pub fn hostname(&self) -> Option<&Name> {
+        self.identity.as_ref()?.hostname.as_ref()
+    }
+
+    /// Its pod, in the namespace of the slice.
+    pub fn target(&self) -> Option<&TargetRef> {
+        self.identity.as_ref()?.target.as_ref()
+    }
+
     pub fn zone_hints(&self) -> &[Name] {
         self.hints.as_deref().map_or(&[], |h| &h.zones)
     }
 
     pub fn node_hints(&self) -> &[Name] {
         self.hints.as_deref().map_or(&[], |h| &h.nodes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_takes_64_bytes() {
+        assert_eq!(size_of::<Endpoint>(), 64);
     }
 }

@@ -23,6 +23,7 @@ use ipnet::IpNet;
 use crate::address::{Family, Protocol};
 use crate::name::{Name, ServiceKey};
 use crate::service::TrafficPolicy;
+use crate::tree::compact;
 
 pub use masquerade::Masquerade;
 pub use node_rules::{ForwardingMode, LocalTrafficDetector, NodePortAddresses, NodeRules};
@@ -35,7 +36,6 @@ pub struct ForwardingTable {
     pub node: NodeRules,
     frontends_by_service: BTreeMap<ServiceKey, Box<[Frontend]>>,
     service_by_address: BTreeMap<FrontendAddress, ServiceKey>,
-    services_by_cluster_ip: BTreeMap<IpAddr, Vec<ServiceKey>>,
 }
 
 impl ForwardingTable {
@@ -50,28 +50,19 @@ impl ForwardingTable {
             if self.service_by_address.get(&old.address) == Some(service) {
                 self.service_by_address.remove(&old.address);
             }
-            self.release_cluster_ip(old.port.cluster_ip, service);
         }
         for frontend in &frontends {
             self.service_by_address.insert(frontend.address, service.clone());
-            let holders = self.services_by_cluster_ip.entry(frontend.port.cluster_ip);
-            let holders = holders.or_insert_with(|| Vec::with_capacity(1));
-            if !holders.contains(service) {
-                holders.push(service.clone());
-            }
         }
         if !frontends.is_empty() {
             self.frontends_by_service.insert(service.clone(), frontends.into());
         }
     }
 
-    fn release_cluster_ip(&mut self, ip: IpAddr, service: &ServiceKey) {
-        if let Some(holders) = self.services_by_cluster_ip.get_mut(&ip) {
-            holders.retain(|holder| holder != service);
-            if holders.is_empty() {
-                self.services_by_cluster_ip.remove(&ip);
-            }
-        }
+    /// Packs the trees: after many Services were added.
+    pub fn compact(&mut self) {
+        compact(&mut self.frontends_by_service);
+        compact(&mut self.service_by_address);
     }
 
     /// The frontends of a Service.
@@ -92,15 +83,21 @@ impl ForwardingTable {
         if self.node.mode != ForwardingMode::Ipvs {
             return None;
         }
-        let first = FrontendAddress::new(address, Protocol::Tcp, 0);
-        let of_address = self.service_by_address.range(first..).take_while(|(at, _)| at.host == first.host);
-        let mut frontends = of_address.filter_map(|(at, _)| self.frontend(at));
-        frontends.find(|frontend| self.node.is_forwarded_by_ipvs(frontend))
+        self.frontends_at(address).find(|frontend| self.node.is_forwarded_by_ipvs(frontend))
     }
 
     /// The Service with this cluster IP.
     pub fn cluster_ip_holder(&self, address: IpAddr) -> Option<&ServiceKey> {
-        self.services_by_cluster_ip.get(&address)?.first()
+        let mut ports = self.frontends_at(address).map(|frontend| &frontend.port);
+        ports.find(|port| port.cluster_ip == address).map(|port| &port.service)
+    }
+
+    /// The frontends of all ports of an address.
+    fn frontends_at(&self, address: IpAddr) -> impl Iterator<Item = &Frontend> {
+        let first = FrontendAddress::new(address, Protocol::Tcp, 0);
+        let of_address =
+            self.service_by_address.range(first..).take_while(move |(at, _)| at.host == first.host);
+        of_address.filter_map(|(at, _)| self.frontend(at))
     }
 }
 
@@ -266,14 +263,25 @@ pub struct EndpointSet {
     pub rounding: u32,
 }
 
-/// One endpoint.
+/// One endpoint. Nodes keep one per endpoint of the cluster: IP and port take 20 bytes, a `SocketAddr` 32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ForwardedEndpoint {
-    pub address: SocketAddr,
+    ip: IpAddr,
+    port: u16,
     /// Relative to the other endpoints of the set.
     pub weight: f32,
     /// Whether it runs on this node, so that it may be its own client (hairpin).
     pub is_local: bool,
+}
+
+impl ForwardedEndpoint {
+    pub fn new(address: SocketAddr, weight: f32, is_local: bool) -> Self {
+        Self { ip: address.ip(), port: address.port(), weight, is_local }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.ip, self.port)
+    }
 }
 
 impl EndpointSet {
@@ -290,7 +298,7 @@ impl EndpointSet {
     pub fn main_port(&self) -> Option<u16> {
         let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
         for endpoint in &self.endpoints {
-            *counts.entry(endpoint.address.port()).or_default() += 1;
+            *counts.entry(endpoint.port).or_default() += 1;
         }
         counts.into_iter().max_by_key(|(port, count)| (*count, Reverse(*port))).map(|(port, _)| port)
     }
@@ -298,7 +306,7 @@ impl EndpointSet {
     /// Each endpoint with its share of new connections; the shares sum to 1.
     pub fn shares(&self) -> impl Iterator<Item = (SocketAddr, f64)> + '_ {
         let total: f64 = self.endpoints.iter().map(|e| f64::from(e.weight)).sum();
-        self.endpoints.iter().map(move |e| (e.address, f64::from(e.weight) / total))
+        self.endpoints.iter().map(move |e| (e.address(), f64::from(e.weight) / total))
     }
 }
 

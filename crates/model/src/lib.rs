@@ -12,7 +12,7 @@
 //! | names, labels, identities | [`name`], [`label`], [`uid`], [`annotation`]: every key that is read or written |
 //! | tables of the data planes | [`forward`] (L4), [`backend`] and [`route`] (L7), [`locality`] |
 //! | messages to users | [`notice`], [`suggestion`] ("did you mean") |
-//! | values | [`address`], [`duration`], [`time`], [`hash`], [`random`] |
+//! | values | [`address`], [`duration`], [`time`], [`hash`], [`random`], [`tree`] |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -42,13 +42,14 @@ pub mod slice;
 pub mod snapshot;
 pub mod suggestion;
 pub mod time;
+pub mod tree;
 pub mod uid;
 pub mod write;
 
 pub use address::{AddressType, Addresses, Family, Protocol};
 pub use backend::{Backend, BackendEndpoint, BackendTable};
 pub use duration::GoDuration;
-pub use endpoint::{Endpoint, EndpointConditions, Hints, TargetRef};
+pub use endpoint::{Endpoint, EndpointConditions, EndpointIdentity, Hints, TargetRef};
 pub use forward::{ForwardingTable, Frontend};
 pub use label::Labels;
 pub use locality::Locality;

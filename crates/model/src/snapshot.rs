@@ -18,6 +18,7 @@ use crate::pod::Pod;
 use crate::service::Service;
 use crate::service_cidr::{IpAddress, ServiceCidr};
 use crate::slice::{EndpointShares, Slice};
+use crate::tree::compact;
 use gateway_api::GatewayApiIndex;
 use pods::PodIndex;
 use routes::RouteIndex;
@@ -95,6 +96,12 @@ impl Snapshot {
         // Most Services have one slice: default capacity would waste memory.
         slices.reserve_exact(1);
         slices.insert(at, slice);
+    }
+
+    /// Packs the trees of Services and slices: after a list of them.
+    pub fn compact_services(&mut self) {
+        compact(&mut self.services);
+        compact(&mut self.service_by_slice);
     }
 
     /// Its slices stay until they are removed themselves.

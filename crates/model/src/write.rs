@@ -111,7 +111,7 @@ const ENDPOINT_FIELDS: &[&str] =
 
 fn endpoint(endpoint: &Endpoint, namespace: &Value, before: &[Value]) -> Value {
     let addresses: Vec<Value> = endpoint.addresses.iter().map(|a| a.to_string().into()).collect();
-    let target_name = endpoint.target.as_ref().map(|t| t.name.as_str());
+    let target_name = endpoint.target().map(|t| t.name.as_str());
     let same = |old: &&Value| {
         old["addresses"].as_array() == Some(&addresses) && old["targetRef"]["name"].as_str() == target_name
     };
@@ -119,14 +119,16 @@ fn endpoint(endpoint: &Endpoint, namespace: &Value, before: &[Value]) -> Value {
     value.retain(|field, _| !ENDPOINT_FIELDS.contains(&field.as_str()));
     value.insert("addresses".into(), addresses.into());
     value.insert("conditions".into(), conditions_value(endpoint.conditions));
-    for (field, name) in
-        [("hostname", &endpoint.hostname), ("nodeName", &endpoint.node), ("zone", &endpoint.zone)]
-    {
+    for (field, name) in [
+        ("hostname", endpoint.hostname()),
+        ("nodeName", endpoint.node.as_ref()),
+        ("zone", endpoint.zone.as_ref()),
+    ] {
         if let Some(name) = name {
             value.insert(field.into(), name.as_str().into());
         }
     }
-    if let Some(target) = &endpoint.target {
+    if let Some(target) = endpoint.target() {
         value.insert("targetRef".into(), target_value(target, namespace));
     }
     if let Some(hints) = &endpoint.hints {

@@ -241,7 +241,7 @@ fn subset_of(snapshot: &Snapshot, slices: &[Slice], tags: &Labels) -> Vec<Slice>
 /// pod.
 fn carries(snapshot: &Snapshot, slice: &Slice, endpoint: &Endpoint, tags: &Labels) -> bool {
     let namespace = &slice.key.namespace;
-    let pod = endpoint.target.as_ref().map(|t| snapshot.pod(&ObjectKey::new(namespace, &t.name)));
+    let pod = endpoint.target().map(|t| snapshot.pod(&ObjectKey::new(namespace, &t.name)));
     let labels = match pod {
         Some(pod) => pod.map(|pod| &pod.labels),
         None => Some(&slice.content.labels),

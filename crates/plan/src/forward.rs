@@ -173,11 +173,8 @@ fn forwarded_port(
 
 /// An endpoint without weight gets no traffic and is left out.
 fn endpoint(target: &select::SelectedEndpoint, local: &BTreeSet<IpAddr>) -> Option<ForwardedEndpoint> {
-    let endpoint = ForwardedEndpoint {
-        address: target.address,
-        weight: target.weight as f32,
-        is_local: local.contains(&target.address.ip()),
-    };
+    let is_local = local.contains(&target.address.ip());
+    let endpoint = ForwardedEndpoint::new(target.address, target.weight as f32, is_local);
     (endpoint.weight > 0.0 && endpoint.weight.is_finite()).then_some(endpoint)
 }
 

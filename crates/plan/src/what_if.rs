@@ -220,11 +220,10 @@ impl WhatIfEvaluator {
         let endpoint = |e: &Endpoint| Endpoint {
             addresses: e.addresses.clone(),
             conditions: e.conditions,
-            hostname: None,
             node: e.node.as_ref().map(|node| self.sources.node_name(node).unwrap_or_else(|| own(node))),
             zone: e.zone.as_ref().map(|name| zone(name).unwrap_or_else(|| own(name))),
-            target: None,
             hints: e.hints.as_deref().map(|hints| Arc::new(hints.clone())),
+            identity: None,
         };
         let content = SliceContent {
             address_type: slice.content.address_type,
@@ -302,11 +301,10 @@ fn new_endpoint(family: Family, number: u64, zone: &Name, node: Option<Name>) ->
     Endpoint {
         addresses: Addresses::one(address),
         conditions: EndpointConditions::new(true, true, false),
-        hostname: None,
         node,
         zone: Some(zone.clone()),
-        target: None,
         hints: None,
+        identity: None,
     }
 }
 

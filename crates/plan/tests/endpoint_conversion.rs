@@ -147,7 +147,7 @@ fn check_hostname(id: &str, input: &Value, expect: &Value) {
     with_address["status"] = json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]});
     let service = service(id, &input["service"]);
     let endpoint = slices::endpoint(&service, &pod(id, &with_address), None, Family::V4);
-    assert_eq!(endpoint.expect("it has an address").hostname.is_some(), expect["set"], "{id}");
+    assert_eq!(endpoint.expect("it has an address").hostname().is_some(), expect["set"], "{id}");
 }
 
 fn check_pod_change(id: &str, input: &Value, expect: &Value) {

@@ -85,13 +85,13 @@ fn check_slices(world: &World) -> Result<(), TestCaseError> {
         let mut ports = slice.content.ports.to_vec();
         ports.sort();
         for endpoint in &slice.content.endpoints {
-            let pod = endpoint.target.as_ref().map(|target| target.name.clone()).unwrap_or_default();
+            let pod = endpoint.target().map(|target| target.name.clone()).unwrap_or_default();
             let Some((wanted_ports, wanted)) = wanted.remove(&(family, pod)) else {
                 return Err(TestCaseError::fail(format!("not wanted, or there twice: {endpoint:?}")));
             };
             prop_assert_eq!(&ports, &wanted_ports);
             prop_assert_eq!(&endpoint.addresses, &wanted.addresses);
-            prop_assert_eq!(&endpoint.hostname, &wanted.hostname);
+            prop_assert_eq!(endpoint.hostname(), wanted.hostname());
             prop_assert!(slices::endpoints_equal(endpoint, &wanted), "{:?} is not {:?}", endpoint, wanted);
         }
     }

@@ -273,7 +273,7 @@ impl Truth {
         let Some(service) = slice.service().map(|key| key.to_string()) else { return Ok(()) };
         for endpoint in &slice.content.endpoints {
             let address = endpoint.addresses.first();
-            let Some(target) = &endpoint.target else { continue };
+            let Some(target) = endpoint.target() else { continue };
             let uid = target.uid.as_ref().map(ToString::to_string).unwrap_or_default();
             if !self.pod_addresses.get(&uid).is_some_and(|known| known.contains(&address)) {
                 let text =

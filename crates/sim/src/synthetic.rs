@@ -54,11 +54,10 @@ pub(crate) fn slice(zones: &[Name], counts: impl Iterator<Item = usize>) -> Slic
     let endpoint = |(at, zone): (u32, &Name)| Endpoint {
         addresses: Addresses::one(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + at))),
         conditions: EndpointConditions::new(true, true, false),
-        hostname: None,
         node: None,
         zone: Some(zone.clone()),
-        target: None,
         hints: None,
+        identity: None,
     };
     SliceContent {
         address_type: AddressType::Ip(Family::V4),

@@ -80,7 +80,7 @@ fn add_chains(port: &ForwardedPort, chains: &mut String, rules: &mut String) {
         format!("-A {chain} {comment} -m tcp -p tcp -d {ip} --dport {number} ! -s {PODS} -j KUBE-MARK-MASQ"),
     );
     for (index, endpoint) in endpoints.iter().enumerate() {
-        let (name, address) = (endpoint_name(port, endpoint.address), endpoint.address);
+        let (name, address) = (endpoint_name(port, endpoint.address()), endpoint.address());
         let chance = match endpoints.len() - index {
             1 => String::new(),
             left => format!("-m statistic --mode random --probability {:.10} ", 1.0 / left as f64),

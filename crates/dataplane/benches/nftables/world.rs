@@ -108,7 +108,7 @@ impl World {
 
     /// The one frontend of a Service with these endpoints.
     fn frontend(&self, key: &ServiceKey, service: usize, mut endpoints: Vec<ForwardedEndpoint>) -> Frontend {
-        endpoints.sort_by_key(|endpoint| endpoint.address);
+        endpoints.sort_by_key(|endpoint| endpoint.address());
         let cluster_ip = self.shape.address(cluster_ip(service));
         Frontend {
             address: FrontendAddress::new(cluster_ip, Protocol::Tcp, PORT),
@@ -162,7 +162,7 @@ pub(crate) fn is_local(service: usize, number: usize) -> bool {
 }
 
 fn at(address: SocketAddr, is_local: bool) -> ForwardedEndpoint {
-    ForwardedEndpoint { address, weight: 1.0, is_local }
+    ForwardedEndpoint::new(address, 1.0, is_local)
 }
 
 fn endpoint(shape: Shape, service: usize, number: usize) -> ForwardedEndpoint {

@@ -63,7 +63,7 @@ pub(super) fn render_frontend(
     let (policy, flags) = policy_and_flags(frontend, node, scope).ok()?;
     let FrontendHost::Address(address) = frontend.address.host else { return None };
     let set = frontend.port.endpoints(policy);
-    let slots = slots(set).map(|index| set.endpoints[index].address).collect();
+    let slots = slots(set).map(|index| set.endpoints[index].address()).collect();
     Some((SocketAddr::new(address, frontend.address.port), RenderedFrontend { flags, slots }))
 }
 

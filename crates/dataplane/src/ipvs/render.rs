@@ -84,7 +84,7 @@ fn reals(set: &EndpointSet, settings: &IpvsSettings) -> (IpvsScheduler, Vec<Real
     let weighted = set.endpoints.iter().zip(weights).filter(|(_, weight)| *weight > 0);
     let mut reals: Vec<RealServer> = weighted
         .map(|(endpoint, weight)| RealServer {
-            address: endpoint.address,
+            address: endpoint.address(),
             weight: u32::try_from(weight).unwrap_or(u32::MAX),
         })
         .collect();

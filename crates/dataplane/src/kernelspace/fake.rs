@@ -42,7 +42,7 @@ impl FakeHcn {
         let mut fake = Self::new(network);
         let ports = table.services().flat_map(|(_, frontends)| frontends).map(|frontend| &frontend.port);
         for endpoint in ports.flat_map(|port| port.cluster.endpoints.iter().chain(&port.local.endpoints)) {
-            let address = endpoint.address.ip();
+            let address = endpoint.address().ip();
             if endpoint.is_local && !table.node.is_own(address) {
                 fake.add_pod(network, address);
             }

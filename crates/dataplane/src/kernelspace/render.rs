@@ -102,9 +102,9 @@ impl Renderer<'_> {
         let port = &frontend.port;
         let set = port.endpoints(policy);
         let Some(internal_port) = set.main_port() else { return };
-        let of_port = set.endpoints.iter().filter(|endpoint| endpoint.address.port() == internal_port);
+        let of_port = set.endpoints.iter().filter(|endpoint| endpoint.address().port() == internal_port);
         let placed: Vec<(IpAddr, Guid)> = of_port
-            .filter_map(|endpoint| Some((endpoint.address.ip(), self.place(endpoint, &port.service)?)))
+            .filter_map(|endpoint| Some((endpoint.address().ip(), self.place(endpoint, &port.service)?)))
             .collect();
         if placed.is_empty() {
             return;
@@ -139,7 +139,7 @@ impl Renderer<'_> {
 
     /// The HNS endpoint of an endpoint.
     fn place(&mut self, endpoint: &ForwardedEndpoint, service: &ServiceKey) -> Option<Guid> {
-        let address = endpoint.address.ip();
+        let address = endpoint.address().ip();
         if let Some(found) = self.found.get(&address) {
             return Some(found.id.clone());
         }

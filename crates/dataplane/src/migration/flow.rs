@@ -159,7 +159,7 @@ fn clients(node: &NodeRules, family: Family, frontend: &Frontend) -> Vec<Client>
     let own = node.addresses.iter().find(|a| Family::of(**a) == family && !a.is_loopback());
     clients.extend(own.map(|address| (FlowOrigin::Node, *address, None)));
     let endpoints = frontend.port.cluster.endpoints.iter().chain(&frontend.port.local.endpoints);
-    let local = endpoints.filter(|endpoint| endpoint.is_local).map(|endpoint| endpoint.address.ip()).next();
+    let local = endpoints.filter(|endpoint| endpoint.is_local).map(|endpoint| endpoint.address().ip()).next();
     if let Some(address) = local.filter(|address| !node.addresses.contains(address)) {
         clients.push((FlowOrigin::Endpoint, address, interface(node)));
     }
@@ -231,9 +231,9 @@ fn unused_port_flow(table: &ForwardingTable, family: Family) -> Option<Migration
 fn invalid_flow(table: &ForwardingTable) -> Option<MigrationFlow> {
     let mut endpoints = table.services().flat_map(|(_, frontends)| frontends).filter_map(|frontend| {
         let mut endpoints = frontend.port.cluster.endpoints.iter();
-        endpoints.find(|endpoint| !table.node.addresses.contains(&endpoint.address.ip()))
+        endpoints.find(|endpoint| !table.node.addresses.contains(&endpoint.address().ip()))
     });
-    let to = endpoints.next()?.address;
+    let to = endpoints.next()?.address();
     let family = Family::of(to.ip());
     let (origin, src, iif) = pod(&table.node, family).unwrap_or((FlowOrigin::Outside, outside(family), None));
     let packet = packet(src, to.ip(), to.port(), Protocol::Tcp, iif);

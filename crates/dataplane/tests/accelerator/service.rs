@@ -12,8 +12,7 @@ pub(crate) const PORT: u16 = 80;
 
 /// The frontends of a Service in one family with these endpoints.
 pub(crate) fn frontends(cluster_ip: IpAddr, endpoints: &[SocketAddr]) -> Vec<Frontend> {
-    let endpoint =
-        |address: &SocketAddr| ForwardedEndpoint { address: *address, weight: 1.0, is_local: false };
+    let endpoint = |address: &SocketAddr| ForwardedEndpoint::new(*address, 1.0, false);
     let port = ForwardedPort {
         service: ServiceKey::new(&"ns".into(), &"web".into()),
         name: "http".into(),

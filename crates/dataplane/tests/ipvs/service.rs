@@ -65,10 +65,9 @@ impl TestService {
     }
 
     fn frontends(&self) -> Vec<Frontend> {
-        let endpoints = (1..=self.pods).map(|index| ForwardedEndpoint {
-            address: SocketAddr::from(([10, 1, 0, self.first + index], 8080)),
-            weight: self.weights.map_or(1.0, |weights| weights[usize::from(index) - 1]),
-            is_local: false,
+        let endpoints = (1..=self.pods).map(|index| {
+            let weight = self.weights.map_or(1.0, |weights| weights[usize::from(index) - 1]);
+            ForwardedEndpoint::new(SocketAddr::from(([10, 1, 0, self.first + index], 8080)), weight, false)
         });
         let port = Arc::new(ForwardedPort {
             service: web(),

@@ -18,7 +18,7 @@ use super::{assert_same, held};
 fn sticky(number: u16) -> Frontend {
     let [high, low] = number.to_be_bytes();
     let address = SocketAddr::from(([10, 1, high, low], 8080));
-    let endpoint = ForwardedEndpoint { address, weight: 1.0, is_local: false };
+    let endpoint = ForwardedEndpoint::new(address, 1.0, false);
     let port = ForwardedPort {
         service: ServiceKey::new(&"ns".into(), &format!("sticky{number}").as_str().into()),
         name: "".into(),

@@ -25,10 +25,10 @@ fn service(number: u16, endpoints: impl Iterator<Item = u16>) -> Frontend {
     let endpoint = |endpoint: u16| {
         let [upper, lower] = endpoint.to_be_bytes();
         let address = SocketAddr::from(([10, 1 + high, low ^ upper, lower], 8080));
-        ForwardedEndpoint { address, weight: 1.0, is_local: false }
+        ForwardedEndpoint::new(address, 1.0, false)
     };
     let mut endpoints: Vec<ForwardedEndpoint> = endpoints.map(endpoint).collect();
-    endpoints.sort_by_key(|endpoint| endpoint.address);
+    endpoints.sort_by_key(|endpoint| endpoint.address());
     let port = ForwardedPort {
         service: ServiceKey::new(&"ns".into(), &format!("web-{number}").as_str().into()),
         name: "http".into(),
@@ -89,7 +89,7 @@ fn endpoints_in(program: &Ruleset, number: u16) -> Vec<SocketAddr> {
 }
 
 fn endpoints_of(frontends: &[Frontend]) -> Vec<SocketAddr> {
-    frontends.iter().flat_map(|f| f.port.cluster.endpoints.iter().map(|e| e.address)).collect()
+    frontends.iter().flat_map(|f| f.port.cluster.endpoints.iter().map(|e| e.address())).collect()
 }
 
 impl Kernel for Watched<'_> {

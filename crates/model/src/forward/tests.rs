@@ -43,14 +43,16 @@ fn a_service_that_goes_leaves_nothing_behind() {
 
 #[test]
 fn shares_follow_the_weights() {
-    let endpoint = |last: u8, weight| ForwardedEndpoint {
-        address: SocketAddr::from(([10, 1, 0, last], 80)),
-        weight,
-        is_local: false,
-    };
+    let endpoint =
+        |last: u8, weight| ForwardedEndpoint::new(SocketAddr::from(([10, 1, 0, last], 80)), weight, false);
     let set = EndpointSet { endpoints: [endpoint(1, 3.0), endpoint(2, 1.0)].into(), rounding: 0 };
     let shares: Vec<f64> = set.shares().map(|(_, share)| share).collect();
     assert_eq!((shares, set.is_even()), (vec![0.75, 0.25], false));
+}
+
+#[test]
+fn an_endpoint_takes_24_bytes() {
+    assert_eq!(size_of::<ForwardedEndpoint>(), 24);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::{FieldError, ParseResult, annotations, ip, labels, namespace_name, port, protocol};
 use crate::address::{AddressType, Addresses, Family};
 use crate::annotation;
-use crate::endpoint::{Endpoint, EndpointConditions, Hints, TargetRef};
+use crate::endpoint::{Endpoint, EndpointConditions, EndpointIdentity, Hints, TargetRef};
 use crate::name::{Interner, Name, ObjectKey};
 use crate::slice::{Owner, Slice, SliceContent, SlicePort};
 use crate::uid::Uid;
@@ -85,6 +85,8 @@ fn endpoint(
     interner: &mut Interner,
 ) -> ParseResult<Endpoint> {
     let conditions = e.conditions.as_ref();
+    let hostname = interner.name_if_set(e.hostname.as_deref());
+    let target = e.target_ref.as_ref().filter(|t| is_pod_in(t, namespace)).map(|t| target(t, interner));
     Ok(Endpoint {
         addresses: addresses(e, i, family)?,
         conditions: EndpointConditions {
@@ -92,11 +94,10 @@ fn endpoint(
             serving: conditions.and_then(|c| c.serving),
             terminating: conditions.and_then(|c| c.terminating),
         },
-        hostname: interner.name_if_set(e.hostname.as_deref()),
         node: interner.name_if_set(e.node_name.as_deref()),
         zone: interner.name_if_set(e.zone.as_deref()),
-        target: e.target_ref.as_ref().filter(|t| is_pod_in(t, namespace)).map(|t| target(t, interner)),
         hints: e.hints.as_ref().and_then(|h| hints(h, interner)),
+        identity: EndpointIdentity::new(hostname, target),
     })
 }
 

@@ -59,7 +59,7 @@ fn patch_annotations(stored: &Slice, content: &SliceContent, patch: &mut Vec<Val
 }
 
 fn same(a: &Endpoint, b: &Endpoint) -> bool {
-    let name = |e: &Endpoint| e.target.as_ref().map(|t| t.name.clone());
+    let name = |e: &Endpoint| e.target().map(|t| t.name.clone());
     a.addresses == b.addresses && name(a) == name(b)
 }
 
@@ -116,18 +116,18 @@ fn patch_endpoint(at: usize, old: &Endpoint, new: &Endpoint, namespace: &Value, 
     if old.conditions != new.conditions {
         set("conditions", Some(super::conditions_value(new.conditions)));
     }
-    let text = |name: &Option<Name>| name.as_ref().map(|name| Value::from(name.as_str()));
+    let text = |name: Option<&Name>| name.map(|name| Value::from(name.as_str()));
     for (field, old, new) in [
-        ("hostname", &old.hostname, &new.hostname),
-        ("nodeName", &old.node, &new.node),
-        ("zone", &old.zone, &new.zone),
+        ("hostname", old.hostname(), new.hostname()),
+        ("nodeName", old.node.as_ref(), new.node.as_ref()),
+        ("zone", old.zone.as_ref(), new.zone.as_ref()),
     ] {
         if old != new {
             set(field, text(new));
         }
     }
-    if old.target != new.target {
-        set("targetRef", new.target.as_ref().map(|target| target_value(target, namespace)));
+    if old.target() != new.target() {
+        set("targetRef", new.target().map(|target| target_value(target, namespace)));
     }
     if old.hints != new.hints {
         set("hints", new.hints.as_deref().map(hints_value));

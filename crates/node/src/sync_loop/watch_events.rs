@@ -142,7 +142,6 @@ fn drop_unused_fields(slice: &mut Slice) {
         slice.owners = Box::default();
     }
     for endpoint in &mut slice.content.endpoints {
-        endpoint.target = None;
-        endpoint.hostname = None;
+        endpoint.identity = None;
     }
 }

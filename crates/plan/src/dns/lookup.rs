@@ -246,7 +246,7 @@ fn endpoint_entries(
 
 /// CoreDNS: the hostname of the endpoint, else its address with dashes.
 fn hostname(endpoint: &Endpoint) -> String {
-    if let Some(name) = &endpoint.hostname {
+    if let Some(name) = endpoint.hostname() {
         return name.to_ascii_lowercase();
     }
     match endpoint.addresses.first() {

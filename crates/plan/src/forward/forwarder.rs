@@ -76,8 +76,7 @@ impl Forwarder {
     /// A node with all Services of a snapshot.
     pub fn of(snapshot: &Snapshot, config: NodeConfig) -> Self {
         let mut forwarder = Self::new(config);
-        let all = snapshot.services().map(|(service, _)| service.key.clone()).collect();
-        forwarder.take(snapshot, &all, |_, _, _| ());
+        forwarder.take_all(snapshot);
         forwarder
     }
 
@@ -98,8 +97,14 @@ impl Forwarder {
     pub fn rebuild(&mut self, snapshot: &Snapshot, config: NodeConfig) {
         // The old table is freed first, so that memory never holds two.
         *self = Self::new(config);
+        self.take_all(snapshot);
+    }
+
+    fn take_all(&mut self, snapshot: &Snapshot) {
         let all = snapshot.services().map(|(service, _)| service.key.clone()).collect();
         self.take(snapshot, &all, |_, _, _| ());
+        self.conflicts.compact();
+        self.table.compact();
     }
 
     /// Plans Services again that changed, or whose slices did. Returns those whose frontends differ.

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::forward::{Frontend, FrontendAddress, FrontendHost, FrontendKind, NodeRules};
+use model::tree::compact;
 use model::{Notice, ObjectRef, Service, ServiceKey, Timestamp};
 
 /// The frontends that every Service requests, and who owns each address.
@@ -33,14 +34,12 @@ enum ExclusiveAddress {
 
 impl ExclusiveAddress {
     /// The addresses that a frontend depends on. A data plane identifies a port by its cluster IP, so a frontend also needs
-    /// that of its port.
-    fn needed(frontend: &Frontend) -> [(Self, Rank); 3] {
-        let port = &frontend.port;
-        [
-            (Self::ClusterIp(port.cluster_ip), Rank::Allocated),
-            (Self::Frontend(port.cluster_address()), Rank::Allocated),
-            (Self::Frontend(frontend.address), Rank::of(frontend.kind)),
-        ]
+    /// that of its port. The frontend of a cluster IP needs no more: who owns a cluster IP owns all of its ports.
+    fn needed(frontend: &Frontend) -> impl Iterator<Item = (Self, Rank)> {
+        let cluster_ip = (Self::ClusterIp(frontend.port.cluster_ip), Rank::Allocated);
+        let own = (frontend.kind != FrontendKind::ClusterIp)
+            .then(|| (Self::Frontend(frontend.address), Rank::of(frontend.kind)));
+        std::iter::once(cluster_ip).chain(own)
     }
 
     /// All of them, each with its best rank.
@@ -182,6 +181,12 @@ impl FrontendConflicts {
         }
     }
 
+    /// Packs the trees: after many Services were added.
+    pub fn compact(&mut self) {
+        compact(&mut self.requested);
+        compact(&mut self.contenders_by_address);
+    }
+
     /// The Services with this load balancer or external IP.
     pub fn external_at(&self, ip: IpAddr) -> impl Iterator<Item = ServiceKey> {
         self.external_by_ip.get(&ip).into_iter().flatten().cloned()
@@ -191,7 +196,7 @@ impl FrontendConflicts {
     pub fn resolved(&self, service: &ServiceKey, node: &NodeRules) -> ResolvedFrontends {
         let mut resolved = ResolvedFrontends::default();
         for frontend in self.requested.get(service).into_iter().flatten() {
-            let needed = ExclusiveAddress::needed(frontend).into_iter();
+            let needed = ExclusiveAddress::needed(frontend);
             let lost = needed.chain(yields_to(frontend, node)).find_map(|(address, rank)| {
                 let owner = self.contenders_by_address.get(&address)?.first()?;
                 (owner.service != *service).then_some((address, rank, owner))

@@ -45,8 +45,8 @@ pub(super) fn limit_port(port: &mut ForwardedPort) -> Vec<Notice> {
 fn limit_set(set: &mut EndpointSet) -> Vec<SocketAddr> {
     let main = set.main_port();
     let has_main = |address: &SocketAddr| Some(address.port()) == main;
-    let others = set.endpoints.iter().map(|e| e.address).filter(|address| !has_main(address)).collect();
-    set.endpoints = set.endpoints.iter().filter(|e| has_main(&e.address)).copied().collect();
+    let others = set.endpoints.iter().map(|e| e.address()).filter(|address| !has_main(address)).collect();
+    set.endpoints = set.endpoints.iter().filter(|e| has_main(&e.address())).copied().collect();
     others
 }
 
@@ -127,7 +127,7 @@ mod tests {
         let (_, frontends) = table.services().next().unwrap();
         assert!(frontends.iter().all(|f| f.inside.is_none() && f.source_ranges.is_none()));
         let set = &frontends[0].port.cluster;
-        assert_eq!(set.endpoints.iter().map(|e| e.address.port()).collect::<Vec<_>>(), [8080, 8080]);
+        assert_eq!(set.endpoints.iter().map(|e| e.address().port()).collect::<Vec<_>>(), [8080, 8080]);
         let reasons: Vec<&str> = notices.iter().map(|notice| notice.reason).collect();
         assert_eq!(reasons, ["EndpointPortLeftOut", "SourceRangesIgnored", "AffinityWithoutTimeout"]);
         assert!(notices[0].message.contains("10.1.0.3:9090"), "{}", notices[0]);
@@ -148,7 +148,7 @@ mod tests {
         let port = |table: &ForwardingTable| Arc::clone(&table.services().next().unwrap().1[0].port);
         let (with_shares, without) = (port(&with_shares).cluster.clone(), port(&without).cluster.clone());
         assert!(!with_shares.is_even() && without.is_even(), "{with_shares:?}");
-        let addresses = |set: &EndpointSet| set.endpoints.iter().map(|e| e.address).collect::<Vec<_>>();
+        let addresses = |set: &EndpointSet| set.endpoints.iter().map(|e| e.address()).collect::<Vec<_>>();
         assert_eq!(addresses(&with_shares), addresses(&without));
         assert!(notices.iter().any(|notice| notice.reason == "SharesIgnored"), "{notices:?}");
     }

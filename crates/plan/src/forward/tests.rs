@@ -355,7 +355,7 @@ fn external_addresses_never_take_the_cluster_ip_of_another_service() {
             10.1.0.9:1 -> 10.96.0.10:80: DNAT 10.1.0.1:8080 10.1.1.1:8080
             10.1.0.9:1 -> 10.96.0.10:443: REJECT 
             Service shop/intruder: DeprecatedExternalIPs: spec.externalIPs works, but is deprecated since Kubernetes 1.36: use type LoadBalancer or a Gateway
-            Service shop/intruder: FrontendConflict: spec.externalIPs: TCP 10.96.0.10:80 is the cluster IP of Service shop/web, so TCP 10.96.0.10:80 of port shop/intruder:http is not served; remove the address from this Service or change its port
+            Service shop/intruder: FrontendConflict: spec.externalIPs: 10.96.0.10 is the cluster IP of Service shop/web, so TCP 10.96.0.10:80 of port shop/intruder:http is not served; remove the address from this Service
             Service shop/intruder: FrontendConflict: spec.externalIPs: 10.96.0.10 is the cluster IP of Service shop/web, so TCP 10.96.0.10:443 of port shop/intruder:more is not served; remove the address from this Service
         "#]],
     );
@@ -366,7 +366,7 @@ fn external_addresses_never_take_the_cluster_ip_of_another_service() {
         expect![[r#"
             10.1.0.9:1 -> 10.96.0.10:80: DNAT 10.1.0.1:8080 10.1.1.1:8080
             10.1.0.9:1 -> 10.96.0.10:443: REJECT 
-            Service shop/intruder: FrontendConflict: status.loadBalancer.ingress: TCP 10.96.0.10:80 is the cluster IP of Service shop/web, so TCP 10.96.0.10:80 of port shop/intruder:http is not served; remove the address from this Service or change its port
+            Service shop/intruder: FrontendConflict: status.loadBalancer.ingress: 10.96.0.10 is the cluster IP of Service shop/web, so TCP 10.96.0.10:80 of port shop/intruder:http is not served; remove the address from this Service
             Service shop/intruder: FrontendConflict: status.loadBalancer.ingress: 10.96.0.10 is the cluster IP of Service shop/web, so TCP 10.96.0.10:443 of port shop/intruder:more is not served; remove the address from this Service
         "#]],
     );

@@ -146,7 +146,7 @@ impl<'f> EndpointsByZone<'f> {
 
 /// The pod of an endpoint, else its address.
 pub(super) fn name_of(endpoint: &Endpoint) -> String {
-    match &endpoint.target {
+    match endpoint.target() {
         Some(target) => format!("Pod {}", target.name),
         None => endpoint.addresses.first().to_string(),
     }

@@ -297,13 +297,13 @@ impl DesiredEndpoints {
 }
 
 fn target_name(endpoint: &Endpoint) -> Option<&Name> {
-    endpoint.target.as_ref().map(|target| &target.name)
+    endpoint.target().map(|target| &target.name)
 }
 
 /// Semantics B4, pitfall 5: identity is addresses, hostname and pod. The address alone may belong to another pod by now.
 fn same_endpoint(a: &Endpoint, b: &Endpoint) -> bool {
     target_name(a) == target_name(b)
-        && a.hostname == b.hostname
+        && a.hostname() == b.hostname()
         && (a.addresses == b.addresses || sorted_addresses(a) == sorted_addresses(b))
 }
 

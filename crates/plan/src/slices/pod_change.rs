@@ -39,5 +39,5 @@ pub fn pod_changed(old: &Pod, new: &Pod) -> PodChange {
 /// Whether two versions of the same endpoint are equal (semantics B4). Its identity (addresses, hostname, pod name) is not
 /// compared; nor are hints, which are compared separately (pitfall 34).
 pub fn endpoints_equal(a: &Endpoint, b: &Endpoint) -> bool {
-    a.conditions == b.conditions && a.node == b.node && a.zone == b.zone && a.target == b.target
+    a.conditions == b.conditions && a.node == b.node && a.zone == b.zone && a.target() == b.target()
 }

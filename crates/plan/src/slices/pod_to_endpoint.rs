@@ -1,8 +1,8 @@
 //! One pod -> one endpoint, and the numbers of its ports (semantics B2 and B3).
 
 use model::{
-    Addresses, Endpoint, EndpointConditions, Family, Name, Node, Pod, Service, ServicePort, SlicePort,
-    TargetPort, TargetRef,
+    Addresses, Endpoint, EndpointConditions, EndpointIdentity, Family, Name, Node, Pod, Service, ServicePort,
+    SlicePort, TargetPort, TargetRef,
 };
 
 /// Whether a pod is an endpoint: it has an address and is not finished. Terminating pods are.
@@ -15,15 +15,15 @@ pub fn endpoint(service: &Service, pod: &Pod, node: Option<&Node>, family: Famil
     let serving = pod.ready;
     let terminating = pod.deleting;
     let ready = service.publish_not_ready || (serving && !terminating);
+    let target = TargetRef { name: pod.key.name.clone(), uid: pod.uid.clone() };
     Some(Endpoint {
         addresses: addresses(pod, family)?,
         // Pitfall 37: consumers disagree about absent conditions, so all are set.
         conditions: EndpointConditions::new(ready, serving, terminating),
-        hostname: hostname(service, pod).cloned(),
         node: pod.node.clone(),
         zone: node.and_then(|node| node.zone.clone()),
-        target: Some(TargetRef { name: pod.key.name.clone(), uid: pod.uid.clone() }),
         hints: None,
+        identity: EndpointIdentity::new(hostname(service, pod).cloned(), Some(target)),
     })
 }
 

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    AddressType, Addresses, ClusterIps, Endpoint, EndpointConditions, Family, Labels, Name, Node, ObjectKey,
-    Service, ServiceKey, ServiceType, Slice, SliceContent, TargetRef, TrafficPolicy,
+    AddressType, Addresses, ClusterIps, Endpoint, EndpointConditions, EndpointIdentity, Family, Labels, Name,
+    Node, ObjectKey, Service, ServiceKey, ServiceType, Slice, SliceContent, TargetRef, TrafficPolicy,
 };
 use plan::hints::{ClusterTopology, HintConfig, HintInput, HintOutcome, Hysteresis, assign};
 use plan::slices::Packing;
@@ -24,14 +24,14 @@ pub(crate) fn node(node: &str, zone: &str, cpu_millis: u64) -> Node {
 /// A ready endpoint: the number gives its address and its pod.
 pub(crate) fn endpoint(number: usize, zone: &str) -> Endpoint {
     let address = std::net::Ipv4Addr::from(0x0a00_0000 + u32::try_from(number).expect("a small number"));
+    let pod = TargetRef { name: name(&format!("web-{number}")), uid: None };
     Endpoint {
         addresses: Addresses::one(address.into()),
         conditions: EndpointConditions::new(true, true, false),
-        hostname: None,
         node: Some(name(&format!("{zone}-node-0"))),
         zone: Some(name(zone)).filter(|z| !z.is_empty()),
-        target: Some(TargetRef { name: name(&format!("web-{number}")), uid: None }),
         hints: None,
+        identity: EndpointIdentity::new(None, Some(pod)),
     }
 }
 

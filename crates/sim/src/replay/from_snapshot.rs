@@ -44,14 +44,14 @@ fn pods_of(service: &Service, slices: &[Slice]) -> Vec<Pod> {
 }
 
 fn pod(service: &Service, slice: &Slice, endpoint: &Endpoint, at: usize) -> Pod {
-    let name = match &endpoint.target {
+    let name = match endpoint.target() {
         Some(target) => target.name.clone(),
         None => format!("{}-{at}", service.key.name).as_str().into(),
     };
     let ips: Vec<_> = endpoint.addresses.iter().collect();
     Pod {
         key: ObjectKey::new(&service.key.namespace, &name),
-        uid: endpoint.target.as_ref().and_then(|target| target.uid.clone()),
+        uid: endpoint.target().and_then(|target| target.uid.clone()),
         labels: service.selector.clone().unwrap_or_default(),
         node: endpoint.node.clone(),
         ips: Addresses::from_slice(&ips),

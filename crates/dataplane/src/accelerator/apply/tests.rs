@@ -16,10 +16,8 @@ use crate::accelerator::{ConnectOutcome, ConnectingSocket, LeftToRules, NotAccel
 const PERIOD: Duration = Duration::from_secs(30);
 
 fn port(name: &str, number: u16, endpoints: &[(u8, bool)]) -> ForwardedPort {
-    let endpoint = |(index, is_local): &(u8, bool)| ForwardedEndpoint {
-        address: SocketAddr::from(([10, 1, 0, *index], 8080)),
-        weight: 1.0,
-        is_local: *is_local,
+    let endpoint = |(index, is_local): &(u8, bool)| {
+        ForwardedEndpoint::new(SocketAddr::from(([10, 1, 0, *index], 8080)), 1.0, *is_local)
     };
     ForwardedPort {
         service: ServiceKey::new(&"ns".into(), &name.into()),

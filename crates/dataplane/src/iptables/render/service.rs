@@ -89,7 +89,7 @@ impl PortRenderer<'_> {
             rules.extend(endpoints.iter().map(|endpoint| self.known_client(endpoint, seconds)));
         }
         let mut entries: Vec<(KeyBytes, &ForwardedEndpoint)> =
-            endpoints.iter().map(|endpoint| (KeyBytes::of_endpoint(endpoint.address), endpoint)).collect();
+            endpoints.iter().map(|endpoint| (KeyBytes::of_endpoint(endpoint.address()), endpoint)).collect();
         entries.sort_by_key(|(key, _)| *key);
         rules.extend(self.choose(policy, &Subtree::new(&entries), chains));
         chains.push(RenderedChain::new(self.chain(PortChain::Policy(policy)), rules));
@@ -112,7 +112,7 @@ impl PortRenderer<'_> {
             .protocol(self.port.protocol)
             .matching(format_args!("-m recent --rcheck --seconds {seconds} --reap {list}"))
             .matching(format_args!("-m recent --set {list}"))
-            .dnat(endpoint.address)
+            .dnat(endpoint.address())
             .text()
     }
 
@@ -121,7 +121,7 @@ impl PortRenderer<'_> {
             Family::V4 => "255.255.255.255",
             Family::V6 => "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
         };
-        format!("--name {} --mask {mask} --rsource", endpoint_name(self.port, endpoint.address))
+        format!("--name {} --mask {mask} --rsource", endpoint_name(self.port, endpoint.address()))
     }
 
     /// The rules that choose an endpoint at random, by weight.
@@ -173,7 +173,7 @@ impl PortRenderer<'_> {
                 if self.port.affinity_seconds.is_some() {
                     rule = rule.matching(format_args!("-m recent --set {}", self.client_list(endpoint)));
                 }
-                rule.protocol(self.port.protocol).dnat(endpoint.address)
+                rule.protocol(self.port.protocol).dnat(endpoint.address())
             }
         }
         .text()
@@ -222,7 +222,7 @@ impl PortRenderer<'_> {
 
     fn add_dispatch(&self, dispatch: &mut DispatchRules) {
         let endpoints = self.port.cluster.endpoints.iter().chain(&self.port.local.endpoints);
-        dispatch.local_endpoints.extend(endpoints.filter(|e| e.is_local).map(|e| e.address.ip()));
+        dispatch.local_endpoints.extend(endpoints.filter(|e| e.is_local).map(|e| e.address().ip()));
         for frontend in self.frontends {
             match frontend.address.host {
                 FrontendHost::Address(address) => self.add_portal(frontend, address, dispatch),

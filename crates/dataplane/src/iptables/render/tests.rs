@@ -14,10 +14,8 @@ use super::*;
 use crate::iptables::names::IptablesTableName::{Filter, Nat};
 
 fn table(frontends: impl FnOnce(Arc<ForwardedPort>) -> Vec<Frontend>) -> ForwardingTable {
-    let endpoint = |last: u8, is_local| ForwardedEndpoint {
-        address: SocketAddr::from(([10, 244, 1, last], 8080)),
-        weight: 1.0,
-        is_local,
+    let endpoint = |last: u8, is_local| {
+        ForwardedEndpoint::new(SocketAddr::from(([10, 244, 1, last], 8080)), 1.0, is_local)
     };
     let (near, far) = (endpoint(5, true), endpoint(6, false));
     let port = Arc::new(ForwardedPort {

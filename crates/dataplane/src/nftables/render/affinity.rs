@@ -119,7 +119,7 @@ pub(super) fn add_affinity_elements(
     let id = Data::Value(Bytes::from(port_number(port).to_ne_bytes()));
     to.shared((family, SetName::StickyIds(lookup)), Element::entry(frontend_key(place).bytes(), id));
     let number_of = |index: usize| {
-        let address = set.endpoints[index].address;
+        let address = set.endpoints[index].address();
         numbers.binary_search_by_key(&address, |(a, _)| *a).map_or(0, |at| numbers[at].1)
     };
     for (slot, index) in slots(set).enumerate() {
@@ -130,7 +130,7 @@ pub(super) fn add_affinity_elements(
     // Numbers are unique among the endpoints of a port.
     for (index, endpoint) in set.endpoints.iter().enumerate() {
         let key = frontend_key(place).mark(number_of(index));
-        let data = endpoint_data(endpoint.address);
+        let data = endpoint_data(endpoint.address());
         to.exclusive((family, SetName::StickyEndpoints(lookup, scope)), &key, &data, &[]);
     }
 }
@@ -142,7 +142,7 @@ pub(super) fn endpoint_numbers(port: &ForwardedPort) -> Vec<(SocketAddr, u32)> {
         return Vec::new();
     }
     let all = port.cluster.endpoints.iter().chain(&port.local.endpoints);
-    let addresses: BTreeSet<SocketAddr> = all.map(|e| e.address).collect();
+    let addresses: BTreeSet<SocketAddr> = all.map(|e| e.address()).collect();
     let mut taken = BTreeSet::new();
     let mut numbers = Vec::with_capacity(addresses.len());
     for address in addresses {

@@ -86,7 +86,7 @@ impl ElementSink for RenderedElements {
 
     fn endpoints(&mut self, set: SetOf, frontend: KeyBuilder, endpoints: &EndpointSet) {
         for (slot, index) in slots(endpoints).enumerate() {
-            let address = endpoints.endpoints[index].address;
+            let address = endpoints.endpoints[index].address();
             self.exclusive(set, &frontend.mark(slot as u32), &endpoint_data(address), &[]);
         }
     }
@@ -184,8 +184,9 @@ fn add_cluster_ip(to: &mut impl ElementSink, port: &ForwardedPort) {
 /// The endpoints of a port on this node, whichever policy selects them.
 fn add_hairpins(to: &mut impl ElementSink, port: &ForwardedPort) {
     for endpoint in port.cluster.endpoints.iter().chain(&port.local.endpoints).filter(|e| e.is_local) {
-        let (ip, protocol) = (endpoint.address.ip(), protocol_number(port.protocol));
-        let key = KeyBuilder::new().address(ip).address(ip).protocol(protocol).port(endpoint.address.port());
+        let (ip, protocol) = (endpoint.address().ip(), protocol_number(port.protocol));
+        let key =
+            KeyBuilder::new().address(ip).address(ip).protocol(protocol).port(endpoint.address().port());
         to.shared((port.family(), SetName::Hairpin), Element::member(key.bytes()));
     }
 }

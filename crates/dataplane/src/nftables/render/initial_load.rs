@@ -135,7 +135,7 @@ impl ElementSink for PackedServices {
         let mut element = frontend.mark(0).address(unspecified(set.0)).port(0);
         let port_at = element.as_slice().len() - 4;
         for (slot, index) in slots(endpoints).enumerate() {
-            let address = endpoints.endpoints[index].address;
+            let address = endpoints.endpoints[index].address();
             element.put(slot_at, (slot as u32).to_ne_bytes());
             element.put(port_at, address.port().to_be_bytes());
             match address {

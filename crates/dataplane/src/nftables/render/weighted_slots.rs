@@ -51,10 +51,8 @@ mod tests {
     use super::*;
 
     fn set(weights: &[f32]) -> EndpointSet {
-        let endpoint = |(i, weight): (usize, &f32)| ForwardedEndpoint {
-            address: std::net::SocketAddr::from(([10, 0, 0, i as u8], 80)),
-            weight: *weight,
-            is_local: false,
+        let endpoint = |(i, weight): (usize, &f32)| {
+            ForwardedEndpoint::new(std::net::SocketAddr::from(([10, 0, 0, i as u8], 80)), *weight, false)
         };
         EndpointSet { endpoints: weights.iter().enumerate().map(endpoint).collect(), rounding: 1 << 31 }
     }

@@ -22,11 +22,10 @@ fn endpoint(value: &Value) -> Endpoint {
             ready: value["conditions"]["ready"].as_bool(),
             ..EndpointConditions::default()
         },
-        hostname: None,
         node: None,
         zone: value["zone"].as_str().map(Name::new),
-        target: None,
         hints: Some(Hints { zones, nodes: Box::default() }.into()),
+        identity: None,
     }
 }
 

@@ -134,7 +134,7 @@ fn shown(content: &SliceContent) -> String {
         format!("{name}:{}/{}", p.port.unwrap_or_default(), p.protocol)
     });
     let endpoints = content.endpoints.iter().map(|e| {
-        let pod = e.target.as_ref().map_or("", |t| t.name.as_str());
+        let pod = e.target().map_or("", |t| t.name.as_str());
         let node = e.node.as_ref().map_or("", Name::as_str);
         let addresses: Vec<String> = e.addresses.iter().map(|a: IpAddr| a.to_string()).collect();
         let conditions = [

@@ -455,11 +455,10 @@ fn endpoint(target: &ExposeTarget) -> Endpoint {
     Endpoint {
         addresses: Addresses::one(target.address.ip()),
         conditions: EndpointConditions::new(true, true, false),
-        hostname: None,
         node: None,
         zone: target.zone.as_deref().map(Name::new),
-        target: None,
         hints: None,
+        identity: None,
     }
 }
 

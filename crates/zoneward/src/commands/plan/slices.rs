@@ -199,12 +199,12 @@ fn describe_delete(content: &SliceContent) -> String {
 
 /// The differences between an existing slice and the planned one.
 fn describe_change(before: &SliceContent, after: &SliceContent) -> String {
-    let same = |a: &&Endpoint, b: &Endpoint| a.addresses == b.addresses && a.target == b.target;
+    let same = |a: &&Endpoint, b: &Endpoint| a.addresses == b.addresses && a.target() == b.target();
     let old = |e: &Endpoint| before.endpoints.iter().find(|b| same(b, e));
     let added = after.endpoints.iter().filter(|e| old(e).is_none()).count();
     let gone = before.endpoints.iter().filter(|e| !after.endpoints.iter().any(|a| same(&a, e))).count();
     let differs = |a: &Endpoint, b: &Endpoint| {
-        a.conditions != b.conditions || a.node != b.node || a.zone != b.zone || a.hostname != b.hostname
+        a.conditions != b.conditions || a.node != b.node || a.zone != b.zone || a.hostname() != b.hostname()
     };
     let pairs = || after.endpoints.iter().filter_map(|e| Some((old(e)?, e)));
     let changed = pairs().filter(|(b, a)| differs(b, a)).count();
