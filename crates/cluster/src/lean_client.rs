@@ -17,6 +17,7 @@ use kube::Client;
 use kube::client::Body;
 use tower::Service;
 
+static JSON: HeaderValue = HeaderValue::from_static("application/json");
 const DROP: &str = ";drop=metadata.managedFields";
 
 type LeanBody = UnsyncBoxBody<Bytes, <Body as hyper::body::Body>::Error>;
@@ -43,8 +44,9 @@ impl Service<Request<Body>> for LeanService {
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let accept = request.headers().get(header::ACCEPT).filter(|_| !self.has_managed_fields);
-        if let Some(accept) = accept.and_then(dropping) {
+        // A watch that names no content type means JSON.
+        let accept = request.headers().get(header::ACCEPT).unwrap_or(&JSON);
+        if let Some(accept) = Some(accept).filter(|_| !self.has_managed_fields).and_then(dropping) {
             request.headers_mut().insert(header::ACCEPT, accept);
         }
         if request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true")) {
@@ -106,6 +108,19 @@ mod tests {
             async |response| decompressed(response).into_body().collect().await.expect("a body").to_bytes();
         assert_eq!(read(response("gzip")).await, "one\ntwo\n");
         assert_eq!(read(response("identity")).await, sent);
+    }
+
+    #[tokio::test]
+    async fn a_watch_without_an_accept_header_is_lean_as_well() {
+        let service = tower::service_fn(async |request: Request<Body>| {
+            let accept = request.headers()[header::ACCEPT].to_str().expect("text").to_owned();
+            Ok::<_, std::io::Error>(Response::new(Body::from(accept.into_bytes())))
+        });
+        let client = lean(&Client::new(service, "default"), false);
+        let watch = || Request::get("/api/v1/services?watch=true").body(Body::empty()).expect("a request");
+        let response = client.send(watch()).await.expect("a response");
+        let accepted = response.into_body().collect().await.expect("a body").to_bytes();
+        assert_eq!(accepted, "application/json;drop=metadata.managedFields");
     }
 
     #[test]

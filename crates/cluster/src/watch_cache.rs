@@ -111,7 +111,12 @@ impl WatchCache {
             return ObjectChange::Other(kind, Box::new(watched));
         }
         let resource = kind.resource();
-        match parse::text(&resource.api_version, &resource.kind, watched.text(), &mut self.interner) {
+        let (version, name, interner) = (&resource.api_version, &resource.kind, &mut self.interner);
+        let parsed = match watched.message() {
+            Some(message) => parse::message(version, name, message, interner),
+            None => parse::text(version, name, watched.text(), interner),
+        };
+        match parsed {
             (Some(object), notices) => ObjectChange::Applied(object, notices),
             (None, notices) => ObjectChange::Unreadable(kind, key, notices),
         }

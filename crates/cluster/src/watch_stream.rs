@@ -1,18 +1,24 @@
 //! Watches: one task per kind, one bounded queue for all.
 //!
-//! Objects stay JSON text, so that the reader parses them once, into its own model. A broken watch is resumed at its
-//! resourceVersion; when that has expired, all objects are listed again.
+//! Objects stay as they came, JSON text or a message of protobuf, so that the reader parses them once, into its own model. A
+//! broken watch is resumed at its resourceVersion; when that has expired, all objects are listed again.
+
+mod encoded_watch;
 
 use std::borrow::Cow;
 use std::fmt::Debug;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ApiResource};
 use kube::core::DynamicResourceScope;
 use kube::runtime::watcher;
 use kube::{Client, Resource};
+use model::protobuf;
+use model::protobuf::wire::WireError;
 use model::random::Random;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -42,6 +48,7 @@ pub struct WatchSpec {
     managed_fields: bool,
     /// Whether the API may lack the kind: it then has no objects, until it appears.
     optional: bool,
+    protobuf: bool,
 }
 
 impl WatchSpec {
@@ -67,6 +74,7 @@ impl WatchSpec {
                     | ObjectKind::LoadBalancing
                     | ObjectKind::RouteFilter
             ),
+            protobuf: false,
         }
     }
 
@@ -99,6 +107,13 @@ impl WatchSpec {
         self
     }
 
+    /// Asks for protobuf, of the kinds that are parsed from it. For readers that do not write these objects back: what is
+    /// not parsed is lost.
+    pub fn protobuf(mut self) -> Self {
+        self.protobuf = matches!(self.kind, ObjectKind::Service | ObjectKind::Slice | ObjectKind::Node);
+        self
+    }
+
     /// Watches metadata only, which is a small part of a Pod.
     pub fn metadata_only(mut self) -> Self {
         self.metadata_only = true;
@@ -119,11 +134,17 @@ pub enum InformerEvent {
     Failed(ObjectKind, String),
 }
 
-/// An object as JSON text, with the metadata that a watch needs.
+/// An object as it came, with the metadata that a watch needs.
 #[derive(Clone, Debug)]
 pub struct WatchedObject {
     meta: ObjectMeta,
-    text: Box<RawValue>,
+    content: ObjectContent,
+}
+
+#[derive(Clone, Debug)]
+enum ObjectContent {
+    Json(Box<RawValue>),
+    Message(Bytes),
 }
 
 impl WatchedObject {
@@ -132,12 +153,37 @@ impl WatchedObject {
         let (namespace, name) = (Some(namespace.to_owned()), Some(name.to_owned()));
         Self {
             meta: ObjectMeta { namespace, name, ..ObjectMeta::default() },
-            text: RawValue::NULL.to_owned(),
+            content: ObjectContent::Json(RawValue::NULL.to_owned()),
         }
     }
 
+    /// An object from its message in protobuf, without the envelope.
+    pub fn from_message(message: Bytes) -> Result<Self, WireError> {
+        let head = protobuf::head(&message)?;
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let meta = ObjectMeta {
+            namespace: given(head.namespace),
+            name: given(head.name),
+            resource_version: given(head.resource_version),
+            ..ObjectMeta::default()
+        };
+        Ok(Self { meta, content: ObjectContent::Message(message) })
+    }
+
+    /// Its JSON; `null` for one that came as protobuf, which only [`WatchSpec::protobuf`] asks for.
     pub fn text(&self) -> &str {
-        self.text.get()
+        match &self.content {
+            ObjectContent::Json(text) => text.get(),
+            ObjectContent::Message(_) => RawValue::NULL.get(),
+        }
+    }
+
+    /// Its message, if it came as protobuf.
+    pub fn message(&self) -> Option<&Bytes> {
+        match &self.content {
+            ObjectContent::Json(_) => None,
+            ObjectContent::Message(message) => Some(message),
+        }
     }
 
     /// Empty for cluster-scoped objects.
@@ -171,7 +217,8 @@ impl<'de> Deserialize<'de> for WatchedObject {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let head: Head = serde_json::from_str(text.get()).map_err(serde::de::Error::custom)?;
         let Metadata { name, namespace, resource_version } = head.metadata;
-        Ok(Self { meta: ObjectMeta { name, namespace, resource_version, ..ObjectMeta::default() }, text })
+        let meta = ObjectMeta { name, namespace, resource_version, ..ObjectMeta::default() };
+        Ok(Self { meta, content: ObjectContent::Json(text) })
     }
 }
 
@@ -309,7 +356,7 @@ async fn watch_as<K>(
     // Of an optional kind: whether it has been listed, and whether it counts as empty.
     let (mut has_listed, mut is_absent) = (false, false);
     loop {
-        let mut stream = std::pin::pin!(watcher(api::<K>(&client, &spec), spec.config.clone()));
+        let mut stream = events::<K>(&client, &spec);
         let mut listed = false;
         while let Some(item) = stream.next().await {
             let event = match item {
@@ -361,6 +408,40 @@ async fn watch_as<K>(
     }
 }
 
+/// The events of a watch.
+fn events<K>(
+    client: &Client,
+    spec: &WatchSpec,
+) -> BoxStream<'static, Result<watcher::Event<WatchedObject>, watcher::Error>>
+where
+    K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>
+        + Clone
+        + DeserializeOwned
+        + Debug
+        + Send
+        + 'static,
+    WatchedObject: From<K>,
+{
+    if spec.protobuf {
+        return encoded_watch::events(client.clone(), spec).boxed();
+    }
+    let events = watcher(api::<K>(client, spec), spec.config.clone());
+    events.map(|item| item.map(watched)).boxed()
+}
+
+fn watched<K>(event: watcher::Event<K>) -> watcher::Event<WatchedObject>
+where
+    WatchedObject: From<K>,
+{
+    match event {
+        watcher::Event::Init => watcher::Event::Init,
+        watcher::Event::InitApply(object) => watcher::Event::InitApply(object.into()),
+        watcher::Event::InitDone => watcher::Event::InitDone,
+        watcher::Event::Apply(object) => watcher::Event::Apply(object.into()),
+        watcher::Event::Delete(object) => watcher::Event::Delete(object.into()),
+    }
+}
+
 fn api<K>(client: &Client, spec: &WatchSpec) -> Api<K>
 where
     K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
@@ -372,16 +453,13 @@ where
     }
 }
 
-fn translate<K>(kind: ObjectKind, event: watcher::Event<K>) -> InformerEvent
-where
-    WatchedObject: From<K>,
-{
+fn translate(kind: ObjectKind, event: watcher::Event<WatchedObject>) -> InformerEvent {
     match event {
         watcher::Event::Init => InformerEvent::ListStarted(kind),
         watcher::Event::InitApply(object) | watcher::Event::Apply(object) => {
-            InformerEvent::Applied(kind, object.into())
+            InformerEvent::Applied(kind, object)
         }
-        watcher::Event::Delete(object) => InformerEvent::Deleted(kind, object.into()),
+        watcher::Event::Delete(object) => InformerEvent::Deleted(kind, object),
         watcher::Event::InitDone => InformerEvent::ListCompleted(kind),
     }
 }

@@ -17,6 +17,7 @@ mod objects;
 mod patches;
 mod protobuf;
 mod requests;
+mod watches;
 
 /// A parser under test.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +40,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "patches", run: patches::run, max_len: 2_048, catches_panics: false },
     FuzzTarget { name: "protobuf", run: protobuf::run, max_len: 4_096, catches_panics: false },
     FuzzTarget { name: "requests", run: requests::run, max_len: 1_024, catches_panics: false },
+    FuzzTarget { name: "watches", run: watches::run, max_len: 4_096, catches_panics: false },
 ];
 
 /// The target of a name.

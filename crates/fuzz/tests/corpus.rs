@@ -44,7 +44,7 @@ macro_rules! replays {
     };
 }
 
-replays! { cel http journal netlink objects patches protobuf requests }
+replays! { cel http journal netlink objects patches protobuf requests watches }
 
 #[test]
 fn the_corpus_is_small() {

@@ -9,6 +9,7 @@
 //! | Gateway API objects | [`gateway_api`] |
 //! | all objects, indexed | [`snapshot`] |
 //! | JSON -> objects, objects -> JSON | [`parse`], [`mod@write`]; [`field`]: fields with paths and errors; [`json`] |
+//! | protobuf -> objects | [`protobuf`]: what is around a message; [`parse::message`]: the message |
 //! | names, labels, identities | [`name`], [`label`], [`uid`], [`annotation`]: every key that is read or written |
 //! | tables of the data planes | [`forward`] (L4), [`backend`] and [`route`] (L7), [`locality`] |
 //! | messages to users | [`notice`], [`suggestion`] ("did you mean") |
@@ -34,6 +35,7 @@ pub mod notice;
 pub mod parse;
 pub mod plant;
 pub mod pod;
+pub mod protobuf;
 pub mod random;
 pub mod route;
 pub mod service;

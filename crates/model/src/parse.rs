@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! JSON -> k8s-openapi type -> parse::<kind> -> Service | Slice | Node | Namespace | ServiceCidr | IpAddress
+//! protobuf -> parse::message -> the same k8s-openapi types, of the kinds that a node reads
 //! JSON -> PodFields -> parse::pod -> Pod
 //! JSON of our own kinds -> parse::route -> HttpRoute | GatewayHttpRoute | TcpRoute | Gateway | LoadBalancingPolicy |
 //!                                        RouteFilterObject
@@ -11,6 +12,7 @@
 
 pub mod gateway_api;
 mod ip_address;
+mod message;
 mod node;
 mod pod;
 pub mod quantity;
@@ -36,12 +38,15 @@ use crate::name::{Interner, Name, ObjectKey};
 use crate::node::{Namespace, Node};
 use crate::notice::{Notice, ObjectRef};
 use crate::pod::Pod;
+use crate::protobuf;
+use crate::protobuf::wire::WireError;
 use crate::route::{Gateway, GatewayHttpRoute, HttpRoute, LoadBalancingPolicy, RouteFilterObject, TcpRoute};
 use crate::service::Service;
 use crate::service_cidr::{IpAddress, ServiceCidr};
 use crate::slice::Slice;
 
 pub use ip_address::{ip_address, service_cidr};
+use message::MessageDecoder;
 pub use node::{namespace, node};
 pub use pod::{PodFields, pod};
 pub use service::service;
@@ -130,6 +135,70 @@ pub fn text(
         fields.insert("kind".into(), kind.into());
     }
     object(&value, interner)
+}
+
+/// Parses an object from its message in protobuf. A kind without a decoder gives neither an object nor a Notice.
+pub fn message(
+    api_version: &str,
+    kind: &str,
+    bytes: &[u8],
+    interner: &mut Interner,
+) -> (Option<Object>, Vec<Notice>) {
+    let mut ignored = Vec::new();
+    let parsed = match by_message(api_version, kind, bytes, interner, &mut ignored) {
+        Some(Ok(object)) if ignored.is_empty() => return (Some(object), Vec::new()),
+        Some(parsed) => parsed,
+        None => return (None, Vec::new()),
+    };
+    let about = message_ref(kind, bytes);
+    let mut notices: Vec<Notice> =
+        ignored.into_iter().map(|error| ignored_field(about.clone(), &error)).collect();
+    match parsed {
+        Ok(object) => (Some(object), notices),
+        Err(error) => {
+            notices.push(malformed(about, &error));
+            (None, notices)
+        }
+    }
+}
+
+fn by_message(
+    api_version: &str,
+    kind: &str,
+    bytes: &[u8],
+    interner: &mut Interner,
+    ignored: &mut Vec<FieldError>,
+) -> Option<ParseResult<Object>> {
+    let mut decoder = MessageDecoder::default();
+    let undecodable =
+        |error: WireError| FieldError::invalid("object", format!("malformed protobuf: {error}"));
+    Some(match (group(api_version), kind) {
+        ("", "Service") => decoder
+            .service(bytes)
+            .map_err(undecodable)
+            .and_then(|o| service(&o, interner, ignored))
+            .map(|o| Object::Service(o.into())),
+        ("discovery.k8s.io", "EndpointSlice") => decoder
+            .slice(bytes)
+            .map_err(undecodable)
+            .and_then(|o| slice(&o, interner))
+            .map(|o| Object::Slice(o.into())),
+        ("", "Node") => decoder
+            .node(bytes)
+            .map_err(undecodable)
+            .and_then(|o| node(&o, interner))
+            .map(|o| Object::Node(o.into())),
+        _ => return None,
+    })
+}
+
+/// Identifies the object of a message, malformed or not.
+fn message_ref(kind: &str, bytes: &[u8]) -> ObjectRef {
+    let head = protobuf::head(bytes).unwrap_or_default();
+    let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let name = given(head.name).unwrap_or_else(|| "(no name)".to_owned());
+    let namespace = given(head.namespace).unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+    ObjectRef::new(kind, if kind == "Node" { "" } else { &namespace }, &name)
 }
 
 /// JSON as a value or as text.

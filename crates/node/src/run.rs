@@ -186,8 +186,13 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         };
         tokio::spawn(reporter.run());
     }
-    let watches =
-        NodeWatches::start(&options.client, options.random.clone(), &options.node, settings.watch_own_zone);
+    let watches = NodeWatches::start(
+        &options.client,
+        options.random.clone(),
+        &options.node,
+        settings.watch_own_zone,
+        settings.configuration.client_connection.accepts_protobuf(),
+    );
     let snapshot = options.snapshot.map(|path| SnapshotFile::new(path, WATCHED.to_vec()));
     let source = match settings.mode {
         Mode::Iptables => ConnectionSource::Conntrack,

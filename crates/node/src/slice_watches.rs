@@ -166,6 +166,7 @@ fn key(object: &WatchedObject) -> Key {
 pub struct NodeWatches {
     client: Client,
     random: Random,
+    protobuf: bool,
     /// All kinds; with `--watch-own-zone` all but slices.
     others: Informer,
     own_zone: Option<ZoneWatches>,
@@ -184,10 +185,18 @@ struct ZoneWatches {
 pub type SourcedEvent = (Option<SliceSource>, InformerEvent);
 
 impl NodeWatches {
-    pub fn start(client: &Client, mut random: Random, node: &str, watches_own_zone: bool) -> Self {
-        let others = Informer::start(client, random.split(), specs(node, watches_own_zone));
+    /// `protobuf`: whether objects may come in protobuf, which takes less time to parse. A node writes none of them.
+    pub fn start(
+        client: &Client,
+        mut random: Random,
+        node: &str,
+        watches_own_zone: bool,
+        protobuf: bool,
+    ) -> Self {
+        let specs = specs(node, watches_own_zone).into_iter().map(|spec| encoded(spec, protobuf));
+        let others = Informer::start(client, random.split(), specs);
         let own_zone = watches_own_zone.then(ZoneWatches::default);
-        Self { client: client.clone(), random, others, own_zone }
+        Self { client: client.clone(), random, protobuf, others, own_zone }
     }
 
     /// The slices that are watched; `None` while that is not known.
@@ -206,7 +215,8 @@ impl NodeWatches {
         }
         tracing::info!(?view, "watching EndpointSlices");
         let is_zone = matches!(view, SliceView::Zone(_));
-        let mut watch = |spec| Informer::start(&self.client, self.random.split(), [spec]);
+        let mut watch =
+            |spec| Informer::start(&self.client, self.random.split(), [encoded(spec, self.protobuf)]);
         let mut specs = slice_specs(&view).into_iter();
         let had_zone = matches!(zone.view, Some(SliceView::Zone(_)));
         if !(is_zone && had_zone) {
@@ -273,6 +283,10 @@ async fn next_of(informer: &mut Option<Informer>) -> InformerEvent {
         Some(informer) => informer.next().await,
         None => std::future::pending().await,
     }
+}
+
+fn encoded(spec: WatchSpec, protobuf: bool) -> WatchSpec {
+    if protobuf { spec.protobuf() } else { spec }
 }
 
 /// Semantics D1: not what another proxy serves, not headless, and of Nodes our own.

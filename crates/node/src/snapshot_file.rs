@@ -14,6 +14,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use cluster::{InformerEvent, ObjectKind, WatchedObject};
 use jiff::Timestamp;
 use plan::offline_start::{ChangeMark, OfflineStart, offline_start};
@@ -40,10 +42,54 @@ struct Stored {
     objects: Vec<StoredEntry>,
 }
 
+/// One of the two forms. A program that knows only JSON does not take a file with both for one with fewer objects: for it
+/// the field `object` is missing.
 #[derive(Serialize, Deserialize)]
 struct StoredEntry {
     kind: String,
-    object: Box<RawValue>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    object: Option<Box<RawValue>>,
+    /// A message of protobuf, as base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+}
+
+impl StoredEntry {
+    fn new(kind: ObjectKind, content: &StoredContent) -> Option<Self> {
+        let kind = kind.as_str().to_owned();
+        Some(match content {
+            StoredContent::Json(text) => {
+                Self { kind, object: Some(RawValue::from_string(text.to_string()).ok()?), message: None }
+            }
+            StoredContent::Message(message) => {
+                Self { kind, object: None, message: Some(STANDARD.encode(message)) }
+            }
+        })
+    }
+
+    fn watched(&self) -> Option<WatchedObject> {
+        match (&self.object, &self.message) {
+            (Some(object), _) => serde_json::from_str(object.get()).ok(),
+            (None, Some(message)) => WatchedObject::from_message(STANDARD.decode(message).ok()?.into()).ok(),
+            (None, None) => None,
+        }
+    }
+}
+
+/// An object as it came.
+#[derive(PartialEq, Eq)]
+enum StoredContent {
+    Json(Box<str>),
+    Message(Box<[u8]>),
+}
+
+impl StoredContent {
+    fn of(object: &WatchedObject) -> Self {
+        match object.message() {
+            Some(message) => Self::Message(message[..].into()),
+            None => Self::Json(object.text().into()),
+        }
+    }
 }
 
 /// The number of a stored snapshot, without its objects.
@@ -65,7 +111,7 @@ pub struct LoadedSnapshot {
 pub struct SnapshotFile {
     path: PathBuf,
     kinds: Vec<ObjectKind>,
-    objects: BTreeMap<Key, Box<str>>,
+    objects: BTreeMap<Key, StoredContent>,
     /// Objects of lists that are not complete.
     listing: BTreeMap<ObjectKind, BTreeSet<Key>>,
     listed: BTreeSet<ObjectKind>,
@@ -123,8 +169,11 @@ impl SnapshotFile {
                 if let Some(listing) = self.listing.get_mut(kind) {
                     listing.insert(key.clone());
                 }
-                self.is_changed |=
-                    self.objects.insert(key, object.text().into()).as_deref() != Some(object.text());
+                let content = StoredContent::of(object);
+                if self.objects.get(&key) != Some(&content) {
+                    self.objects.insert(key, content);
+                    self.is_changed = true;
+                }
             }
             InformerEvent::Deleted(kind, object) => {
                 self.is_changed |= self.objects.remove(&key(*kind, object)).is_some();
@@ -163,10 +212,8 @@ impl SnapshotFile {
             return None;
         }
         (self.is_changed, self.is_marked, self.written_at) = (false, false, Some(now));
-        let entries = self.objects.iter().filter_map(|((kind, ..), text)| {
-            let object = RawValue::from_string(text.to_string()).ok()?;
-            Some(StoredEntry { kind: kind.as_str().to_owned(), object })
-        });
+        let entries =
+            self.objects.iter().filter_map(|((kind, ..), content)| StoredEntry::new(*kind, content));
         let (saved_at, sequence) = (time.to_string(), self.sequence);
         let stored = Stored { saved_at, sequence, objects: entries.collect() };
         let content = serde_json::to_vec(&stored).ok()?;
@@ -191,7 +238,7 @@ impl SnapshotFile {
         for kind in &self.kinds {
             events.push(InformerEvent::ListStarted(*kind));
             for entry in stored.objects.iter().filter(|entry| entry.kind == kind.as_str()) {
-                if let Ok(object) = serde_json::from_str(entry.object.get()) {
+                if let Some(object) = entry.watched() {
                     events.push(InformerEvent::Applied(*kind, object));
                 }
             }
@@ -305,6 +352,22 @@ mod tests {
         let stored = names(&file.load().expect("stored").events);
         assert_eq!(stored.len(), 2);
         assert!(stored[1].contains("\"b\""), "{stored:?}");
+        // The service of vectors/protobuf.json would do as well: name and namespace in metadata, and a field.
+        let message = [&[0x0a, 0x06, 0x0a, 0x01, b'm', 0x1a, 0x01, b'd'][..], &[0x12, 0x00]].concat();
+        let object = WatchedObject::from_message(message.clone().into()).expect("a message");
+        assert_eq!((object.namespace(), object.name()), ("d", "m"));
+        file.observe(&InformerEvent::Applied(ObjectKind::Service, object.clone()));
+        let (to, content) = file.due(later + file.interval, time).expect("due");
+        write(&to, &content).expect("written");
+        file.observe(&InformerEvent::Applied(ObjectKind::Service, object));
+        assert!(file.due_at().is_none(), "unchanged");
+        let loaded = file.load().expect("stored").events;
+        let messages = loaded.iter().filter_map(|event| match event {
+            InformerEvent::Applied(_, object) => object.message(),
+            _ => None,
+        });
+        assert_eq!(messages.map(|bytes| bytes.to_vec()).collect::<Vec<_>>(), [message]);
+        assert_eq!(names(&loaded).len(), 3, "in both forms");
         fs::write(&path, "half").expect("written");
         assert!(file.load().is_none(), "a damaged file is not used");
         fs::remove_dir_all(&folder).expect("removed");

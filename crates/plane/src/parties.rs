@@ -240,7 +240,7 @@ pub fn start_node(runtime: &PausedRuntime, link: &Link, machine: &Machine, mut r
             clock.clone(),
         );
         tokio::spawn(lease);
-        let watches = NodeWatches::start(&client, random.split(), &machine.name, false);
+        let watches = NodeWatches::start(&client, random.split(), &machine.name, false, true);
         let sync_loop = SyncLoop::new(SyncLoopParts {
             settings,
             node: machine.name.clone(),

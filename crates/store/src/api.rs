@@ -52,6 +52,7 @@ use crate::authorization::{self, Authorizer};
 use crate::engine::{Engine, StoreReadError, Txn, WriteError};
 use crate::name_generator::NameGenerator;
 use crate::object_txn::ObjectTxn;
+use crate::protobuf::object_encoder::is_encodable;
 use crate::query::QueryParams;
 use crate::reviews::{self, ReviewContext};
 use crate::status::StatusError;
@@ -335,7 +336,14 @@ impl Api {
         // The only documents that are not served as JSON alone.
         let accept = match path {
             RequestPath::OpenApiV2 | RequestPath::Metrics => Accept::default(),
-            _ => Accept::of(&head.headers)?,
+            RequestPath::Resource(ref info) => {
+                let is_read = head.method == Method::GET || head.method == Method::HEAD;
+                Accept::of(
+                    &head.headers,
+                    is_read && info.is_list_or_watch(&query) && is_encodable(info.kind),
+                )?
+            }
+            _ => Accept::of(&head.headers, false)?,
         };
         if let RequestPath::Resource(info) = path {
             // Charged until the request is handled, and read before it takes a seat: a body that does not come holds none.

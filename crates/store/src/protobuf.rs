@@ -4,10 +4,11 @@
 //! "k8s\0" + Unknown { typeMeta { apiVersion, kind }, raw } -> message of that kind, by the numbers in `table`
 //! ```
 //!
-//! Responses are JSON, which every client that sends protobuf accepts.
+//! Responses are JSON, which every client that sends protobuf accepts; lists and watches of some kinds are encoded by
+//! [`object_encoder`] for clients that prefer protobuf.
 
 mod field_table;
-mod wire;
+pub(crate) mod object_encoder;
 
 use std::cell::Cell;
 
@@ -18,9 +19,9 @@ use serde_json::{Map, Value};
 use crate::kinds::{self, BINDING, ResourceKind, TOKEN_REQUEST};
 use crate::object_size::MAX_OBJECT;
 use field_table::{Field, Plain, Shape, Type};
-use wire::{Fields, Malformed, Raw};
+use model::protobuf::wire::{FieldValue, WireError, WireFields};
+use model::protobuf::{Envelope, envelope};
 
-const MAGIC: &[u8] = b"k8s\0";
 /// Maximum nesting of messages; the deepest kind has nine.
 const MAX_DEPTH: usize = 32;
 
@@ -38,12 +39,6 @@ impl From<String> for ProtobufError {
     }
 }
 
-impl From<&str> for ProtobufError {
-    fn from(error: &str) -> Self {
-        Self::Malformed(error.to_owned())
-    }
-}
-
 /// Bounds of a body: an empty message takes two bytes on the wire, and far more in memory.
 #[derive(Clone, Copy)]
 struct Bounds<'a> {
@@ -53,29 +48,18 @@ struct Bounds<'a> {
     left: &'a Cell<usize>,
 }
 
-const TOO_LARGE: Malformed = Malformed("the object is too large");
+const TOO_LARGE: WireError = WireError("the object is too large");
 
 impl Bounds<'_> {
-    fn take(&self, bytes: usize) -> Result<(), Malformed> {
+    fn take(&self, bytes: usize) -> Result<(), WireError> {
         self.left.set(self.left.get().checked_sub(bytes).ok_or(TOO_LARGE)?);
         Ok(())
     }
 }
 
 pub fn object(content: &[u8]) -> Result<Value, ProtobufError> {
-    let envelope = content.strip_prefix(MAGIC).ok_or("the prefix k8s\\0 is missing")?;
-    let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
-    for field in Fields::of(envelope) {
-        match field.map_err(describe)? {
-            (1, Raw::Bytes(meta)) => (api_version, kind) = type_meta(meta).map_err(describe)?,
-            (2, Raw::Bytes(bytes)) => raw = bytes,
-            (3, Raw::Bytes(encoding)) if !encoding.is_empty() => {
-                return Err("contentEncoding is not supported".into());
-            }
-            _ => {}
-        }
-    }
-    let name = message_of(&api_version, &kind)
+    let Envelope { api_version, kind, raw } = envelope(content).map_err(describe)?;
+    let name = message_of(api_version, kind)
         .ok_or_else(|| format!("no kind {kind:?} is registered for version {api_version:?}"))?;
     let mut object = Map::new();
     object.insert("kind".to_owned(), kind.into());
@@ -85,23 +69,11 @@ pub fn object(content: &[u8]) -> Result<Value, ProtobufError> {
     Ok(Value::Object(object))
 }
 
-fn describe(error: Malformed) -> ProtobufError {
+fn describe(error: WireError) -> ProtobufError {
     match error {
         TOO_LARGE => ProtobufError::TooLarge,
         error => ProtobufError::Malformed(format!("malformed protobuf: {error}")),
     }
-}
-
-fn type_meta(bytes: &[u8]) -> Result<(String, String), Malformed> {
-    let (mut api_version, mut kind) = (String::new(), String::new());
-    for field in Fields::of(bytes) {
-        match field? {
-            (1, raw) => api_version = raw.text()?,
-            (2, raw) => kind = raw.text()?,
-            _ => {}
-        }
-    }
-    Ok((api_version, kind))
 }
 
 /// The table's name of a kind's message, as `core.v1.Service`.
@@ -122,11 +94,11 @@ fn message(
     bytes: &[u8],
     object: &mut Map<String, Value>,
     bounds: Bounds<'_>,
-) -> Result<(), Malformed> {
-    let rows = field_table::message(name).ok_or(Malformed("a message that is not in the table"))?;
-    let depth = bounds.depth.checked_sub(1).ok_or(Malformed("messages are nested too deeply"))?;
+) -> Result<(), WireError> {
+    let rows = field_table::message(name).ok_or(WireError("a message that is not in the table"))?;
+    let depth = bounds.depth.checked_sub(1).ok_or(WireError("messages are nested too deeply"))?;
     let bounds = Bounds { depth, ..bounds };
-    for item in Fields::of(bytes) {
+    for item in WireFields::of(bytes) {
         let (number, raw) = item?;
         // Unknown fields of newer clients are dropped, as in kube-apiserver.
         let Some(field) = rows.get(&number) else { continue };
@@ -144,9 +116,9 @@ fn message(
 fn put(
     object: &mut Map<String, Value>,
     field: &Field,
-    raw: Raw<'_>,
+    raw: FieldValue<'_>,
     bounds: Bounds<'_>,
-) -> Result<(), Malformed> {
+) -> Result<(), WireError> {
     // At least brackets or a digit, and a comma.
     bounds.take(if field.shape == Shape::List { 2 } else { field.name.len() })?;
     match field.shape {
@@ -154,6 +126,9 @@ fn put(
             let value = value(&field.of, raw, bounds)?;
             if field.kept || !is_zero(&value) {
                 object.insert(field.name.clone(), value);
+            } else {
+                // The last of several counts.
+                object.shift_remove(&field.name);
             }
         }
         Shape::List => {
@@ -185,21 +160,21 @@ fn is_zero(value: &Value) -> bool {
 }
 
 /// One entry of a map: a message of key (1) and value (2).
-fn entry(of: &Type, bytes: &[u8], bounds: Bounds<'_>) -> Result<(String, Value), Malformed> {
+fn entry(of: &Type, bytes: &[u8], bounds: Bounds<'_>) -> Result<(String, Value), WireError> {
     let (mut key, mut found) = (String::new(), None);
-    for field in Fields::of(bytes) {
+    for field in WireFields::of(bytes) {
         match field? {
-            (1, raw) => key = raw.text()?,
+            (1, raw) => key = raw.text()?.to_owned(),
             (2, raw) => found = Some(value(of, raw, bounds)?),
             _ => {}
         }
     }
     // An empty value may be missing on the wire.
-    let found = found.map_or_else(|| value(of, Raw::Bytes(&[]), bounds), Ok)?;
+    let found = found.map_or_else(|| value(of, FieldValue::Bytes(&[]), bounds), Ok)?;
     Ok((key, found))
 }
 
-fn value(of: &Type, raw: Raw<'_>, bounds: Bounds<'_>) -> Result<Value, Malformed> {
+fn value(of: &Type, raw: FieldValue<'_>, bounds: Bounds<'_>) -> Result<Value, WireError> {
     match of {
         Type::Message(name) => {
             let mut object = Map::new();
@@ -210,7 +185,7 @@ fn value(of: &Type, raw: Raw<'_>, bounds: Bounds<'_>) -> Result<Value, Malformed
     }
 }
 
-fn plain(of: Plain, raw: Raw<'_>) -> Result<Value, Malformed> {
+fn plain(of: Plain, raw: FieldValue<'_>) -> Result<Value, WireError> {
     Ok(match of {
         Plain::Text => raw.text()?.into(),
         Plain::Bool => (raw.number()? != 0).into(),
@@ -223,15 +198,15 @@ fn plain(of: Plain, raw: Raw<'_>) -> Result<Value, Malformed> {
         Plain::MicroTime => time(raw.bytes()?, true)?,
         Plain::Raw => match wrapped(raw.bytes()?)?.bytes()? {
             [] => Value::Null,
-            json => serde_json::from_slice(json).map_err(|_| Malformed("embedded content is not JSON"))?,
+            json => serde_json::from_slice(json).map_err(|_| WireError("embedded content is not JSON"))?,
         },
     })
 }
 
 /// The field of a message that wraps a plain value; empty if missing.
-fn wrapped(bytes: &[u8]) -> Result<Raw<'_>, Malformed> {
-    let mut found = Raw::Bytes(&[]);
-    for field in Fields::of(bytes) {
+fn wrapped(bytes: &[u8]) -> Result<FieldValue<'_>, WireError> {
+    let mut found = FieldValue::Bytes(&[]);
+    for field in WireFields::of(bytes) {
         if let (1, raw) = field? {
             found = raw;
         }
@@ -239,9 +214,9 @@ fn wrapped(bytes: &[u8]) -> Result<Raw<'_>, Malformed> {
     Ok(found)
 }
 
-fn int_or_string(bytes: &[u8]) -> Result<Value, Malformed> {
-    let (mut is_text, mut number, mut text) = (false, 0, String::new());
-    for field in Fields::of(bytes) {
+fn int_or_string(bytes: &[u8]) -> Result<Value, WireError> {
+    let (mut is_text, mut number, mut text) = (false, 0, "");
+    for field in WireFields::of(bytes) {
         match field? {
             (1, raw) => is_text = raw.number()? == 1,
             (2, raw) => number = raw.number()?,
@@ -253,21 +228,21 @@ fn int_or_string(bytes: &[u8]) -> Result<Value, Malformed> {
 }
 
 /// Seconds (1) and nanoseconds (2) since 1970. An empty message is null.
-fn time(bytes: &[u8], micro: bool) -> Result<Value, Malformed> {
+fn time(bytes: &[u8], micro: bool) -> Result<Value, WireError> {
     if bytes.is_empty() {
         return Ok(Value::Null);
     }
     let (mut seconds, mut nanos) = (0, 0);
-    for field in Fields::of(bytes) {
+    for field in WireFields::of(bytes) {
         match field? {
             (1, raw) => seconds = raw.number()?,
             (2, raw) => nanos = raw.number()?,
             _ => {}
         }
     }
-    let nanos = i32::try_from(nanos).map_err(|_| Malformed("a time out of range"))?;
+    let nanos = i32::try_from(nanos).map_err(|_| WireError("a time out of range"))?;
     let time = jiff::Timestamp::new(seconds, if micro { nanos } else { 0 });
-    let time = time.map_err(|_| Malformed("a time out of range"))?;
+    let time = time.map_err(|_| WireError("a time out of range"))?;
     Ok(if micro { format!("{time:.6}").into() } else { time.to_string().into() })
 }
 

@@ -274,3 +274,69 @@ async fn a_path_to_nowhere_has_details_that_are_empty() {
         assert_eq!((code, status.get("details")), (404, Some(&json!({}))), "{path}");
     }
 }
+
+/// The bytes of a body, as far as they come.
+async fn bytes(response: Response<ResponseBody>) -> Vec<u8> {
+    http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes().to_vec()
+}
+
+#[tokio::test]
+async fn lists_and_watches_of_some_kinds_come_in_protobuf() {
+    use model::protobuf::{FRAME_HEADER, envelope, frame_length, head, list, watch_event};
+    let world = World::new().await;
+    let (code, made) = world.json("POST", SERVICES, &service("web", json!({}))).await;
+    assert_eq!(code, 201, "{made}");
+    let both = "application/vnd.kubernetes.protobuf;drop=metadata.managedFields,application/json";
+    let response = accepting(&world, SERVICES, both).await;
+    assert_eq!(response.headers()["content-type"], "application/vnd.kubernetes.protobuf");
+    let content = bytes(response).await;
+    let page = envelope(&content).unwrap();
+    assert_eq!((page.api_version, page.kind), ("v1", "ServiceList"));
+    let items = list(page.raw).unwrap().items;
+    let parsed = |raw: &[u8]| model::parse::message("v1", "Service", raw, &mut Default::default()).0;
+    let by_json = model::parse::object(&made, &mut Default::default()).0;
+    assert!(by_json.is_some() && items.iter().any(|raw| parsed(raw) == by_json));
+    // A page, and what follows it.
+    world.json("POST", SERVICES, &service("web2", json!({}))).await;
+    let content = bytes(accepting(&world, &format!("{SERVICES}?limit=1"), both).await).await;
+    assert!(!list(envelope(&content).unwrap().raw).unwrap().continue_token.is_empty());
+
+    let watch = format!(
+        "{SERVICES}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1"
+    );
+    let response = accepting(&world, &watch, both).await;
+    assert_eq!(response.headers()["content-type"], "application/vnd.kubernetes.protobuf;stream=watch");
+    let content = bytes(response).await;
+    let (mut rest, mut words) = (&content[..], Vec::new());
+    while let Some(length) = frame_length(rest).unwrap() {
+        let (frame, after) = rest[FRAME_HEADER..].split_at(length);
+        let (word, object) = watch_event(frame).unwrap();
+        let head = head(envelope(object).unwrap().raw).unwrap();
+        words.push(format!("{word} {} {}", head.name, head.ends_initial_events));
+        rest = after;
+    }
+    assert!(rest.is_empty(), "whole frames");
+    assert!(
+        words.contains(&"ADDED web false".to_owned()) && words.contains(&"BOOKMARK  true".to_owned()),
+        "{words:?}"
+    );
+
+    // An expired version is an event; errors of requests are JSON, and so are other kinds, unless only protobuf will do.
+    let only = "application/vnd.kubernetes.protobuf";
+    assert_eq!(accepting(&world, SERVICES, only).await.status(), 200);
+    assert_eq!(accepting(&world, CONFIG_MAPS, only).await.status(), 406);
+    assert_eq!(accepting(&world, &format!("{SERVICES}/web"), only).await.status(), 406);
+    for path in [
+        CONFIG_MAPS.to_owned(),
+        format!("{SERVICES}/web"),
+        format!("{CONFIG_MAPS}?watch=true&timeoutSeconds=1"),
+    ] {
+        let response = accepting(&world, &path, both).await;
+        assert_eq!(response.headers()["content-type"], "application/json", "{path}");
+    }
+    let response = accepting(&world, &format!("{SERVICES}?watch=true&resourceVersion=999999"), both).await;
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["content-type"]),
+        (504, &"application/json".parse().unwrap())
+    );
+}

@@ -163,3 +163,21 @@ fn what_is_not_served_says_so() {
         );
     }
 }
+
+/// `describe` lists EndpointSlices with a typed client, which prefers protobuf: client-go decodes what we encode.
+#[test]
+fn describe_reads_endpoints_from_a_list_in_protobuf() {
+    let kubectl = Session::new();
+    kubectl.run("create service clusterip web --tcp=80:8080");
+    kubectl.apply(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: web-1, labels: {kubernetes.io/service-name: web}}\n\
+         addressType: IPv4\nports: [{name: 80-8080, protocol: TCP, port: 8080}]\nendpoints:\n\
+         - {addresses: [10.1.0.1], conditions: {ready: true}, zone: a, hints: {forZones: [{name: a}]}}\n\
+         - {addresses: [10.1.0.2], conditions: {ready: true}, targetRef: {kind: Pod, name: p, namespace: default}}\n\
+         - {addresses: [10.1.0.3], conditions: {ready: false}}\n",
+    );
+    let described = kubectl.run("describe svc web");
+    let endpoints =
+        described.lines().find(|line| line.starts_with("Endpoints:")).expect("a line of endpoints");
+    assert!(endpoints.ends_with(" 10.1.0.1:8080,10.1.0.2:8080"), "{described}");
+}

@@ -23,7 +23,6 @@ use Support::{InIpvs, NoEffect, Refused, Works};
 const WINDOWS: &str = "only for Windows nodes, which the node proxy does not run on; `zoneward plan node --proxy-mode kernelspace` is a preview, see docs/design/windows.md";
 const NO_IPVS: &str = "it tunes IPVS, which mode nftables does not use";
 const FEW_REQUESTS: &str = "the node proxy keeps four watches, writes one Lease every ten seconds at most and a bounded number of events; rate limits are not needed";
-const JSON_ONLY: &str = "the API is called with JSON, which every API server supports";
 const UNBUFFERED: &str = "log lines are written at once, to standard error";
 const NO_PROFILE: &str = "this program has no Go profiler; use perf";
 
@@ -33,8 +32,8 @@ pub const FIELDS: &[(&str, Support)] = &[
     ("kind", Works),
     ("featureGates.*", Works),
     ("clientConnection.kubeconfig", Works),
-    ("clientConnection.acceptContentTypes", NoEffect(JSON_ONLY)),
-    ("clientConnection.contentType", NoEffect(JSON_ONLY)),
+    ("clientConnection.acceptContentTypes", Works),
+    ("clientConnection.contentType", Works),
     ("clientConnection.qps", NoEffect(FEW_REQUESTS)),
     ("clientConnection.burst", NoEffect(FEW_REQUESTS)),
     ("logging.format", Works),

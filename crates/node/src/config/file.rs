@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use model::protobuf::MEDIA_TYPE;
 use model::{GoDuration, Notice, ObjectRef};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -59,6 +60,19 @@ pub struct ClientConnection {
     pub content_type: String,
     pub qps: Option<f64>,
     pub burst: Option<i64>,
+}
+
+impl ClientConnection {
+    /// Whether the API may answer in protobuf: as in kube-proxy, unless another type is set. Writes are JSON.
+    pub fn accepts_protobuf(&self) -> bool {
+        let accepted = if self.accept_content_types.trim().is_empty() {
+            self.content_type.as_str()
+        } else {
+            self.accept_content_types.as_str()
+        };
+        let mut types = accepted.split(',').map(|range| range.split(';').next().unwrap_or_default().trim());
+        accepted.trim().is_empty() || types.any(|media_type| media_type == MEDIA_TYPE)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

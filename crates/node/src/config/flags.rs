@@ -117,7 +117,7 @@ pub struct FieldFlags {
     /// Feature gates, such as PreferSameTrafficDistribution=false
     #[arg(long, value_name = "NAME=BOOL,...", value_parser = parse_gates)]
     pub feature_gates: Option<GateList>,
-    /// No effect: JSON is always used
+    /// Content type to ask the API for; application/json turns protobuf off
     #[arg(long, value_name = "TYPE")]
     pub kube_api_content_type: Option<String>,
     /// No effect: client requests are not rate-limited

@@ -33,6 +33,21 @@ fn with_file(text: &str) -> Result<(NodeSettings, Vec<Notice>)> {
     Ok((settings, notices))
 }
 
+#[test]
+fn the_content_type_selects_protobuf_or_json_as_in_kube_proxy() {
+    let accepts = |accept: &str, content_type: &str| {
+        let text =
+            format!("clientConnection:\n  acceptContentTypes: {accept:?}\n  contentType: {content_type:?}\n");
+        let (settings, notices) = with_file(&text).unwrap();
+        assert!(notices.is_empty(), "{notices:?}");
+        settings.configuration.client_connection.accepts_protobuf()
+    };
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    assert!(accepts("", "") && accepts("", protobuf) && accepts(protobuf, "application/json"));
+    assert!(accepts("application/json, application/vnd.kubernetes.protobuf;q=0.5", ""));
+    assert!(!accepts("", "application/json") && !accepts("application/json", protobuf));
+}
+
 /// What kubeadm writes into its ConfigMap.
 const KUBEADM: &str = r#"
 bindAddress: 0.0.0.0

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
 use http::{HeaderMap, Response, StatusCode};
 use hyper::body::{Body as _, Frame, SizeHint};
+use model::protobuf::MEDIA_TYPE;
 use serde_json::Value;
 use serde_saphyr::options::DuplicateKeyPolicy;
 use tokio::sync::mpsc;
@@ -230,6 +231,8 @@ impl hyper::body::Body for ResponseBody {
 }
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const PROTOBUF_STREAM: HeaderValue =
+    HeaderValue::from_static("application/vnd.kubernetes.protobuf;stream=watch");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 fn response(code: u16, content_type: HeaderValue, body: ResponseBody) -> Response<ResponseBody> {
@@ -267,11 +270,22 @@ pub fn stream(chunks: mpsc::Receiver<Bytes>) -> Response<ResponseBody> {
 
 pub(super) fn watch(watch: WatchStream) -> Response<ResponseBody> {
     let is_compressed = watch.is_compressed();
-    let mut response = response(200, JSON, ResponseBody::Watch(Box::new(watch)));
+    let content_type = if watch.is_protobuf() { PROTOBUF_STREAM } else { JSON };
+    let mut response = response(200, content_type, ResponseBody::Watch(Box::new(watch)));
     if is_compressed {
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     response
+}
+
+/// A watch with one event.
+pub(super) fn watch_event(event: Bytes, is_protobuf: bool) -> Response<ResponseBody> {
+    let content_type = if is_protobuf { PROTOBUF_STREAM } else { JSON };
+    response(200, content_type, ResponseBody::Full(Some(event)))
+}
+
+pub(super) fn protobuf(bytes: Bytes) -> Response<ResponseBody> {
+    response(200, HeaderValue::from_static(MEDIA_TYPE), ResponseBody::Full(Some(bytes)))
 }
 
 pub(super) fn pages(list: ListStream) -> Response<ResponseBody> {
@@ -326,7 +340,7 @@ pub fn object(headers: &HeaderMap, content: &[u8], wanted: &str) -> Result<Stric
         "application/yaml" | "application/x-yaml" | "text/yaml" => {
             yaml(content).map_err(|error| unreadable(&error))?
         }
-        "application/vnd.kubernetes.protobuf" => match protobuf::object(content) {
+        MEDIA_TYPE => match protobuf::object(content) {
             Ok(object) => object.into(),
             Err(ProtobufError::TooLarge) => return Err(StatusError::object_too_large(None)),
             Err(ProtobufError::Malformed(error)) => return Err(unreadable(&error)),

@@ -12,6 +12,7 @@ use super::{Api, ResourceRequest, ResponseBody, body, parse, read_error};
 use crate::engine::{ListPage, ListQuery, ResourceId, Revision, StoreKey};
 use crate::kinds::ResourceKind;
 use crate::object_txn::key;
+use crate::protobuf::object_encoder::ObjectEncoder;
 use crate::query::{ListOptions, ListVersion};
 use crate::status::StatusError;
 use crate::table::{self, IncludeObject};
@@ -57,6 +58,12 @@ impl Api {
             _ => self.page(&request.info, &options, PAGE_BYTES, true)?,
         };
         let list = page.meta();
+        if request.accept.protobuf
+            && let Some(encoder) = ObjectEncoder::of(request.info.kind, request.accept.drops_managed_fields)
+        {
+            let bytes = encoder.list(&list, &page.items);
+            return bytes.map(body::protobuf).map_err(|error| StatusError::internal(error.to_string()));
+        }
         let items: Vec<Bytes> = page.items.into_iter().map(|item| request.accept.shown(item)).collect();
         match request.accept.form {
             ResponseForm::Object => {
@@ -144,7 +151,8 @@ impl Api {
 
 /// Whether a list without a limit is sent while it is read, and is never in memory as a whole.
 pub(super) fn is_streamed(request: &ResourceRequest) -> bool {
-    request.accept.form == ResponseForm::Object && !request.info.kind.is_converted()
+    let accept = &request.accept;
+    accept.form == ResponseForm::Object && !accept.protobuf && !request.info.kind.is_converted()
 }
 
 fn continue_token(key: &StoreKey, revision: Revision) -> ContinueToken {

@@ -1,7 +1,8 @@
-//! Content negotiation: objects, tables, or metadata only. Always JSON.
+//! Content negotiation: objects, tables, or metadata only, as JSON; objects of some kinds also as protobuf.
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
+use model::protobuf::MEDIA_TYPE;
 
 use crate::dropped_fields::without_managed_fields;
 use crate::status::StatusError;
@@ -28,6 +29,8 @@ pub struct Accept {
     pub drops_managed_fields: bool,
     /// Whether a watch may be compressed.
     pub gzip: bool,
+    /// Whether objects are sent as protobuf.
+    pub protobuf: bool,
 }
 
 impl Accept {
@@ -36,7 +39,8 @@ impl Accept {
         if self.drops_managed_fields { without_managed_fields(&json) } else { json }
     }
 
-    pub fn of(headers: &HeaderMap) -> Result<Self, StatusError> {
+    /// `serves_protobuf`: whether the response to this request can be protobuf.
+    pub fn of(headers: &HeaderMap, serves_protobuf: bool) -> Result<Self, StatusError> {
         let given: Vec<&str> =
             headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
         let mut ranges = given
@@ -49,7 +53,7 @@ impl Accept {
         if ranges.peek().is_none() {
             return Ok(Self { gzip, ..Self::default() });
         }
-        let accept = ranges.find_map(parse_range);
+        let accept = ranges.find_map(|range| parse_range(range, serves_protobuf));
         let accept = accept.ok_or_else(|| StatusError::not_acceptable("application/json"))?;
         Ok(Self { gzip, ..accept })
     }
@@ -66,11 +70,13 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 }
 
 /// One media range, if it can be served.
-fn parse_range(range: &str) -> Option<Accept> {
+fn parse_range(range: &str, serves_protobuf: bool) -> Option<Accept> {
     let mut parts = range.split(';').map(str::trim);
-    if !matches!(parts.next()?, "application/json" | "application/*" | "*/*") {
-        return None;
-    }
+    let protobuf = match parts.next()? {
+        "application/json" | "application/*" | "*/*" => false,
+        MEDIA_TYPE if serves_protobuf => true,
+        _ => return None,
+    };
     let parameter = |wanted: &str| {
         range
             .split(';')
@@ -82,7 +88,9 @@ fn parse_range(range: &str) -> Option<Accept> {
     let mut dropped = parameter("drop").unwrap_or_default().split('+');
     let drops_managed_fields = dropped.any(|field| field == "metadata.managedFields");
     match parameter("as") {
-        None => Some(Accept { drops_managed_fields, ..Accept::default() }),
+        None => Some(Accept { drops_managed_fields, protobuf, ..Accept::default() }),
+        // Tables and metadata are JSON.
+        Some(_) if protobuf => None,
         Some("APIGroupDiscoveryList") if parameter("v") == Some("v2") => {
             Some(Accept { aggregated: true, ..Accept::default() })
         }
@@ -105,7 +113,7 @@ mod tests {
     fn accept(value: &str) -> Result<Accept, u16> {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, value.parse().unwrap());
-        Accept::of(&headers).map_err(|error| error.code)
+        Accept::of(&headers, false).map_err(|error| error.code)
     }
 
     #[test]
@@ -121,7 +129,7 @@ mod tests {
         let gzip = |value: &'static str| {
             let headers =
                 HeaderMap::from_iter([(header::ACCEPT_ENCODING, http::HeaderValue::from_static(value))]);
-            Accept::of(&headers).unwrap().gzip
+            Accept::of(&headers, false).unwrap().gzip
         };
         assert!(gzip("gzip") && gzip("br, gzip;q=0.5") && !gzip("identity") && !gzip("gzip;q=0"));
         let dropped = |value: &str| accept(value).unwrap().drops_managed_fields;
@@ -131,5 +139,26 @@ mod tests {
         ));
         assert!(!dropped("application/json;drop=metadata.annotations") && !dropped(table));
         assert_eq!(accept("application/json;as=Table;v=v9;g=meta.k8s.io"), Err(406));
+    }
+
+    #[test]
+    fn protobuf_is_for_the_objects_of_some_kinds() {
+        let is_protobuf = |value: &str, serves_protobuf: bool| {
+            let headers = HeaderMap::from_iter([(header::ACCEPT, value.parse().unwrap())]);
+            Accept::of(&headers, serves_protobuf).map(|accept| accept.protobuf).map_err(|error| error.code)
+        };
+        let both = "application/vnd.kubernetes.protobuf,application/json";
+        let (only, reversed) =
+            ("application/vnd.kubernetes.protobuf", "application/json, application/vnd.kubernetes.protobuf");
+        assert_eq!((is_protobuf(both, true), is_protobuf(both, false)), (Ok(true), Ok(false)));
+        assert_eq!((is_protobuf(only, true), is_protobuf(only, false)), (Ok(true), Err(406)));
+        assert_eq!(is_protobuf(reversed, true), Ok(false), "the order of the client");
+        let metadata = format!("{only};as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+        assert_eq!(is_protobuf(&metadata, true), Err(406));
+        let dropping = HeaderMap::from_iter([(
+            header::ACCEPT,
+            "application/vnd.kubernetes.protobuf;drop=metadata.managedFields".parse().unwrap(),
+        )]);
+        assert!(Accept::of(&dropping, true).unwrap().drops_managed_fields);
     }
 }

@@ -3,7 +3,7 @@
 use plan::join::ProxyUser;
 
 use crate::kinds::{self, ResourceKind};
-use crate::query::decode;
+use crate::query::{QueryParams, decode};
 use crate::status::StatusError;
 
 /// A parsed path.
@@ -64,6 +64,13 @@ impl Subresource {
             Self::Eviction => "eviction",
             Self::Token => "token",
         }
+    }
+}
+
+impl RequestInfo {
+    /// Whether a request to read is one for many objects, or for their changes.
+    pub(super) fn is_list_or_watch(&self, query: &QueryParams) -> bool {
+        self.subresource == Subresource::None && (self.name.is_none() || query.is_watch())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Watches: a streamed response with one JSON event per line.
+//! Watches: a streamed response with one JSON event per line, or with frames of protobuf.
 //!
 //! ```text
 //! current objects as ADDED (without a resourceVersion, or with sendInitialEvents)
@@ -25,13 +25,15 @@ use http::Response;
 use super::body::FRAME;
 use super::fairness::HeldShare;
 use super::list::included;
+use super::negotiation::Accept;
 use super::paged_list::PagedList;
 use super::{Api, ResourceRequest, ResponseBody, body, read_error};
 use crate::engine::{ResourceId, Revision, StoreReadError, Watcher};
+use crate::protobuf::object_encoder::ObjectEncoder;
 use crate::query::ListOptions;
 use crate::status::StatusError;
 use bookmark::BookmarkTimer;
-use event_encoder::{EventEncoder, Share, line};
+use event_encoder::{EventEncoder, Share, error_event};
 use gzip::{EncodedEvents, GzipStream};
 use shared_batches::BatchHandle;
 pub(super) use shared_batches::SharedBatches;
@@ -67,20 +69,24 @@ impl Api {
         let watcher = match self.engine.watch(ResourceId(kind.id), namespace, revision) {
             Ok(watcher) => watcher,
             // As in Kubernetes: the watch starts, and its only event is the error.
-            Err(error @ StoreReadError::Gone { .. }) => return Ok(ended(&read_error(error))),
+            Err(error @ StoreReadError::Gone { .. }) => {
+                return Ok(ended(&read_error(error), &request.accept));
+            }
             Err(error) => return Err(read_error(error)),
         };
         let batches = self.batches.subscribe(request);
         let (accept, include, clock) = (request.accept.clone(), included(request), self.clock().clone());
-        let encoder = EventEncoder { kind, options, accept, include, clock, described: false };
+        let drops_managed_fields = accept.drops_managed_fields;
+        let protobuf = accept.protobuf.then(|| ObjectEncoder::of(kind, drops_managed_fields)).flatten();
+        let encoder = EventEncoder { kind, options, accept, include, clock, protobuf, described: false };
         let every = self.limits.bookmark_every;
         Ok(body::watch(WatchStream::new(encoder, first, watcher, revision, batches, every, place)))
     }
 }
 
 /// A watch with an error as its only event.
-fn ended(error: &StatusError) -> Response<ResponseBody> {
-    body::bytes(200, line("ERROR", error.to_json().to_string().as_bytes()))
+fn ended(error: &StatusError, accept: &Accept) -> Response<ResponseBody> {
+    body::watch_event(error_event(error, accept.protobuf), accept.protobuf)
 }
 
 /// `sendInitialEvents=false` requests new events only.
@@ -141,6 +147,10 @@ impl WatchStream {
         self.gzip.is_some()
     }
 
+    pub(super) fn is_protobuf(&self) -> bool {
+        self.encoder.protobuf.is_some()
+    }
+
     fn put(&mut self, events: EncodedEvents) {
         self.unsent = match &mut self.gzip {
             Some(gzip) => gzip.next(events),
@@ -177,7 +187,7 @@ impl WatchStream {
                 }
             };
             if let Err(error) = step {
-                let error = line("ERROR", error.to_json().to_string().as_bytes());
+                let error = self.encoder.error(&error);
                 self.put(self.encoder.encoded(error, Share::One));
                 self.phase = Phase::End;
             }

@@ -2,7 +2,8 @@
 //! from the write to the kernel's commit, a storm of changes, CPU and memory. `cargo xtask bench node`.
 //!
 //! The proxy is the real program in a process of its own, in network namespaces that this process enters first. With
-//! ZONEWARD_BENCH_COUNT=1 only the parts whose instructions are counted run.
+//! ZONEWARD_BENCH_COUNT=1 only the parts whose instructions are counted run; ZONEWARD_BENCH_CONTENT_TYPE=application/json
+//! reads objects as JSON.
 #![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends here")]
 
 #[path = "../../../dataplane/tests/kernel/namespace.rs"]
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::Kernel;
 
-use proxy::Proxy;
+use proxy::{Proxy, api_cpu};
 use world::World;
 
 const SERVICES: usize = 10_000;
@@ -46,15 +47,16 @@ fn main() {
 }
 
 fn start(what: &str, world: &World, json: Duration) -> Proxy {
-    let begin = Instant::now();
+    let (begin, api) = (Instant::now(), api_cpu());
     let proxy = Proxy::start(world);
     proxy.until_programmed(world.revision());
-    let (took, cpu) = (begin.elapsed(), proxy.cpu());
+    let (took, cpu, api) = (begin.elapsed(), proxy.cpu(), api_cpu() - api);
     println!(
-        "  {what}: programmed in {:.2} s, {:.2} CPU-s ({:.2} besides the JSON); {}",
+        "  {what}: programmed in {:.2} s, {:.2} CPU-s ({:.2} besides the JSON), API {:.2} CPU-s; {}",
         took.as_secs_f64(),
         cpu.as_secs_f64(),
         cpu.saturating_sub(json).as_secs_f64(),
+        api.as_secs_f64(),
         proxy.memory()
     );
     std::thread::sleep(Duration::from_secs(2));

@@ -28,6 +28,10 @@ impl Proxy {
                 "--api-socket",
             ])
             .arg(world.socket())
+            .args(
+                std::env::var("ZONEWARD_BENCH_CONTENT_TYPE")
+                    .map(|kind| format!("--kube-api-content-type={kind}")),
+            )
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -41,10 +45,7 @@ impl Proxy {
 
     /// What it has used so far.
     pub(crate) fn cpu(&self) -> Duration {
-        let stat = self.proc_text("stat");
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        let ticks: u32 = fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap();
-        TICK * ticks
+        cpu_of(&self.child.id().to_string())
     }
 
     pub(crate) fn memory(&self) -> String {
@@ -84,4 +85,16 @@ impl Drop for Proxy {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What this process has used so far: the API.
+pub(crate) fn api_cpu() -> Duration {
+    cpu_of("self")
+}
+
+fn cpu_of(process: &str) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks: u32 = fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap();
+    TICK * ticks
 }

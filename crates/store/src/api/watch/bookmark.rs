@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::super::negotiation::ResponseForm;
-use super::event_encoder::{EventEncoder, line};
+use super::event_encoder::EventEncoder;
 use crate::engine::Revision;
 use crate::table;
 
@@ -27,7 +27,7 @@ impl EventEncoder {
             ResponseForm::Metadata => object = table::partial(&object),
             ResponseForm::Table => object = self.table(&object),
         }
-        line("BOOKMARK", object.to_string().as_bytes())
+        self.event("BOOKMARK", object.to_string().as_bytes())
     }
 }
 

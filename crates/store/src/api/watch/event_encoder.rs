@@ -1,9 +1,9 @@
-//! Encodes watch events as lines of JSON, in the negotiated form.
+//! Encodes watch events in the negotiated form: as lines of JSON, or as frames of protobuf.
 //! With a selector, an object that starts to match is ADDED and one that stops is DELETED.
 
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use clock::Clock;
 use flate2::Compression;
 use serde_json::{Value, json};
@@ -15,7 +15,9 @@ use super::gzip::EncodedEvents;
 use super::selectable_fields::SelectableFields;
 use crate::engine::{WatchEvent, WatchEventType};
 use crate::kinds::ResourceKind;
+use crate::protobuf::object_encoder::{ObjectEncoder, status_event};
 use crate::query::ListOptions;
+use crate::status::StatusError;
 use crate::table::{self, IncludeObject};
 
 pub(super) struct EventEncoder {
@@ -25,6 +27,8 @@ pub(super) struct EventEncoder {
     pub(super) include: IncludeObject,
     /// For ages in tables.
     pub(super) clock: Clock,
+    /// Of a watch in protobuf.
+    pub(super) protobuf: Option<ObjectEncoder>,
     /// The first table of a watch describes the columns.
     pub(super) described: bool,
 }
@@ -48,24 +52,23 @@ impl EventEncoder {
 
     /// The initial objects.
     pub(super) fn objects(&mut self, objects: &[Bytes]) -> Bytes {
-        let mut chunk = BytesMut::new();
+        let mut chunk = Vec::new();
         for object in objects {
             self.put("ADDED", object, &mut chunk);
         }
-        chunk.freeze()
+        chunk.into()
     }
 
     /// Events that the selectors match.
     pub(super) fn events(&mut self, events: &[Arc<WatchEvent>]) -> Bytes {
         let size: usize = events.iter().map(|event| event.json.len() + 40).sum();
-        let mut chunk =
-            BytesMut::with_capacity(if self.accept.form == ResponseForm::Object { size } else { 0 });
+        let mut chunk = Vec::with_capacity(if self.accept.form == ResponseForm::Object { size } else { 0 });
         for event in events {
             if let Some(word) = self.event_type(event) {
                 self.put(word, &event.json, &mut chunk);
             }
         }
-        chunk.freeze()
+        chunk.into()
     }
 
     /// The type of an event for this watch; `None` if the selectors do not match.
@@ -100,7 +103,30 @@ impl EventEncoder {
         (selected(&fields.before), selected(&fields.after))
     }
 
-    fn put(&mut self, word: &str, json: &Bytes, chunk: &mut BytesMut) {
+    /// One event of an object as it is in JSON.
+    pub(super) fn event(&self, word: &str, json: &[u8]) -> Bytes {
+        match &self.protobuf {
+            Some(encoder) => {
+                let mut frame = Vec::new();
+                // Of JSON that was made just now.
+                let _ = encoder.put_event(&mut frame, word, json);
+                frame.into()
+            }
+            None => line(word, json),
+        }
+    }
+
+    /// The event that ends a watch with an error.
+    pub(super) fn error(&self, error: &StatusError) -> Bytes {
+        error_event(error, self.protobuf.is_some())
+    }
+
+    fn put(&mut self, word: &str, json: &Bytes, chunk: &mut Vec<u8>) {
+        if let Some(encoder) = &self.protobuf {
+            // As below: stored bytes that are not JSON are not sent.
+            let _ = encoder.put_event(chunk, word, json);
+            return;
+        }
         let json = self.accept.shown(json.clone());
         if self.accept.form == ResponseForm::Object && !self.kind.is_converted() {
             return put_line(chunk, word, &json);
@@ -128,12 +154,18 @@ impl EventEncoder {
 
 /// One event.
 pub(super) fn line(word: &str, json: &[u8]) -> Bytes {
-    let mut line = BytesMut::new();
+    let mut line = Vec::new();
     put_line(&mut line, word, json);
-    line.freeze()
+    line.into()
 }
 
-fn put_line(chunk: &mut BytesMut, word: &str, json: &[u8]) {
+/// An error as an event.
+pub(super) fn error_event(error: &StatusError, is_protobuf: bool) -> Bytes {
+    let json = error.to_json().to_string();
+    if is_protobuf { status_event(json.as_bytes()).into() } else { line("ERROR", json.as_bytes()) }
+}
+
+fn put_line(chunk: &mut Vec<u8>, word: &str, json: &[u8]) {
     chunk.reserve(json.len() + 40);
     chunk.put_slice(b"{\"type\":\"");
     chunk.put_slice(word.as_bytes());

@@ -25,6 +25,7 @@ struct WatchSpec {
     metadata_only: bool,
     drops_managed_fields: bool,
     gzip: bool,
+    protobuf: bool,
 }
 
 /// The batches of all watches.
@@ -74,6 +75,7 @@ impl SharedBatches {
             metadata_only: request.accept.form == ResponseForm::Metadata,
             drops_managed_fields: request.accept.drops_managed_fields,
             gzip: request.accept.gzip,
+            protobuf: request.accept.protobuf,
         };
         Some(BatchHandle { batches: self.clone(), spec: self.lock().number(spec) })
     }
@@ -138,7 +140,7 @@ mod tests {
         let namespace = Some("default".to_owned());
         let (labels, fields) = (String::new(), String::new());
         let name = Some(name.to_owned());
-        let (metadata_only, drops_managed_fields, gzip) = (false, false, false);
+        let (metadata_only, drops_managed_fields, gzip, protobuf) = (false, false, false, false);
         let (group, plural) = ("", "pods");
         WatchSpec {
             group,
@@ -150,6 +152,7 @@ mod tests {
             metadata_only,
             drops_managed_fields,
             gzip,
+            protobuf,
         }
     }
 
