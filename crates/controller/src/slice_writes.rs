@@ -274,7 +274,8 @@ impl Writer<'_> {
 
     async fn conditions(&mut self, patch: &Value) -> Result<(), WriteFailure> {
         let path = format!("{}/status?{FIELD_MANAGER}", service_path(&self.work.service));
-        let sent = send::<Written>(self.client, Method::PATCH, &path, STRATEGIC_MERGE, patch).await;
+        let patch = only_for(self.work.uid.as_ref(), patch.clone());
+        let sent = send::<Written>(self.client, Method::PATCH, &path, STRATEGIC_MERGE, &patch).await;
         sent.map(drop).map_err(|error| WriteFailure::of(&error))
     }
 
@@ -285,6 +286,15 @@ impl Writer<'_> {
         let version = SliceVersion { generation: meta.generation.unwrap_or(0), revision };
         self.done.written.push((Uid::new(uid), version));
     }
+}
+
+/// A patch that another Service of the same name refuses with 409: a condition whose status stays is sent without
+/// lastTransitionTime, which a new Service would lack.
+fn only_for(uid: Option<&Uid>, mut patch: Value) -> Value {
+    if let Some(uid) = uid {
+        patch["metadata"] = json!({"uid": uid.to_string()});
+    }
+    patch
 }
 
 fn slices_path(namespace: &str) -> String {
@@ -304,4 +314,17 @@ fn is_namespace_terminating(error: &Error) -> bool {
     let Error::Api(status) = error else { return false };
     let causes = status.details.iter().flat_map(|details| &details.causes);
     status.code == 403 && causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_are_for_the_service_of_their_uid() {
+        let patch = json!({"status": {"conditions": []}});
+        let uid = Uid::new("a");
+        assert_eq!(only_for(Some(&uid), patch.clone())["metadata"]["uid"], "a");
+        assert_eq!(only_for(None, patch.clone()), patch);
+    }
 }

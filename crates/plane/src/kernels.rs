@@ -42,11 +42,16 @@ pub fn planned(frontend: &Frontend) -> Reached {
     }
 }
 
+/// Connections at each change of a kernel. Of more cluster IPs, these are opened in turn.
+const MOST_CONNECTIONS: usize = 24;
+
 /// A Service's results that were found to be planned, by node, and the generation that was checked last.
 #[derive(Default)]
 pub struct KernelChecker {
     known: BTreeMap<(usize, SocketAddr), BTreeSet<Reached>>,
     checked: BTreeMap<usize, (u32, u64)>,
+    /// The cluster IP that is the next one's turn, by node.
+    turns: BTreeMap<usize, usize>,
     pub connections: u64,
 }
 
@@ -59,7 +64,11 @@ impl KernelChecker {
         if self.checked.insert(number, state) == Some(state) {
             return Ok(());
         }
-        for ((ip, port), services) in &truth.frontends {
+        let most = truth.frontends.len().min(MOST_CONNECTIONS);
+        let turn = self.turns.entry(number).or_default();
+        let from = *turn;
+        *turn = (from + most) % truth.frontends.len().max(1);
+        for ((ip, port), services) in truth.frontends.iter().cycle().skip(from).take(most) {
             let to = SocketAddr::new(*ip, *port);
             let Some(evaluation) = connect(&faulty.kernel, machine, to) else { continue };
             self.connections += 1;

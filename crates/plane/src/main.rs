@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use plane::soak::{failure, run_seeds};
-use plane::{Options, Simulation};
+use plane::soak::{failure, kept_failure, run_seeds};
+use plane::{Options, RunReport, Simulation};
 
 const HELP: &str = "plane [--seed N] [--minutes M] [--seeds K] [--keep-going]   runs seeds from N on
+plane --plant BUG [--seed N] [--seeds K]   the same with a planted bug, in a build with feature plant
 plane --seed N --once [--fault-ms T] [--trace] [--hour] [--twice]   runs one seed, and prints its events with --trace";
 
 fn main() -> ExitCode {
@@ -20,6 +21,16 @@ fn main() -> ExitCode {
         println!("{HELP}");
         return ExitCode::SUCCESS;
     }
+    #[cfg(feature = "plant")]
+    if let Some(at) = words.iter().position(|word| word == "--plant") {
+        let wanted = words.get(at + 1).map(String::as_str).unwrap_or_default();
+        let all = model::plant::PlantedBug::ALL;
+        let Some(bug) = all.into_iter().find(|bug| format!("{bug:?}") == wanted) else {
+            println!("--plant is one of {all:?}");
+            return ExitCode::FAILURE;
+        };
+        model::plant::plant(Some(bug));
+    }
     let seed = number("--seed").unwrap_or_else(clock::os_seed);
     if flag("--once") {
         if flag("--twice") {
@@ -28,7 +39,9 @@ fn main() -> ExitCode {
         return once(seed, number("--fault-ms"), flag("--trace"), flag("--hour"));
     }
     let (time, most) = (60 * number("--minutes").unwrap_or(10), number("--seeds").unwrap_or(u64::MAX));
-    let summary = run_seeds(seed, most, Duration::from_secs(time), !flag("--keep-going"));
+    let told: fn(RunReport) -> String = if flag("--plant") { failure } else { kept_failure };
+    let explain = (!flag("--keep-going")).then_some(told);
+    let summary = run_seeds(seed, most, Duration::from_secs(time), explain);
     summary.failures.iter().for_each(|(seed, text)| println!("FAILED {seed}: {text}"));
     println!("from seed {seed}: {}", summary.text());
     if summary.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

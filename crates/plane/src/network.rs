@@ -107,6 +107,14 @@ impl SimulatedNetwork {
         self.queue.keys().next().map(|(at, _)| *at)
     }
 
+    /// Parties that get a message until this time; the API is number 0.
+    pub fn receivers(&self, now: u64) -> impl Iterator<Item = usize> {
+        self.queue.range(..=(now, u64::MAX)).filter_map(|(_, delivery)| match delivery {
+            Delivery::Request(..) => Some(0),
+            Delivery::Part(id, _) | Delivery::Fail(id, _) => self.calls.get(id).map(|call| call.party),
+        })
+    }
+
     pub fn call(&self, id: u64) -> Option<&Call> {
         self.calls.get(&id)
     }

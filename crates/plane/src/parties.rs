@@ -17,6 +17,7 @@ use dataplane::nftables::fake::{FakeKernel, FaultyKernel};
 use http::Request;
 use http_body_util::BodyExt;
 use ipnet::IpNet;
+use model::plant::{PlantedBug, is_planted};
 use model::random::Random;
 use node::config::{Configuration, NodeSettings, resolve};
 use node::health::ProxyHealth;
@@ -184,6 +185,10 @@ fn in_order(mut leading: watch::Receiver<bool>) -> [watch::Receiver<bool>; 2] {
     [for_first, for_second]
 }
 
+fn new_kernel() -> FaultyKernel<FakeKernel> {
+    FaultyKernel::new(FakeKernel::new().with_halved_batches(is_planted(PlantedBug::HalfBatch)), &[])
+}
+
 /// What survives a restart of a node proxy: its kernel.
 #[derive(Clone)]
 pub struct Machine {
@@ -198,15 +203,14 @@ impl Machine {
         Self {
             name: format!("node-{number}"),
             address: IpAddr::from([192, 0, 2, 10 + number as u8]),
-            kernel: Arc::new(Mutex::new(FaultyKernel::new(FakeKernel::new(), &[]))),
+            kernel: Arc::new(Mutex::new(new_kernel())),
             conntrack: Arc::default(),
         }
     }
 
     /// A reboot empties the kernel.
     pub fn reboot(&self) {
-        *self.kernel.lock().unwrap_or_else(PoisonError::into_inner) =
-            FaultyKernel::new(FakeKernel::new(), &[]);
+        *self.kernel.lock().unwrap_or_else(PoisonError::into_inner) = new_kernel();
         *self.conntrack.lock().unwrap_or_else(PoisonError::into_inner) = FakeConntrack::default();
     }
 }

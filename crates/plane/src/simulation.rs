@@ -1,9 +1,10 @@
 //! One run: parties stepped in seeded order on one thread, in three phases: faults, healing, liveness.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use dataplane::nftables::Kernel;
 use dataplane::nftables::fake::KernelFault;
 use model::random::Random;
 use nix::errno::Errno;
@@ -12,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::convergence;
 use crate::disk::SimulatedDisk;
+use crate::duplicates::DuplicateChecker;
 use crate::kernels::KernelChecker;
 use crate::link::{Link, Outbox};
 use crate::network::{ResponsePart, SimulatedNetwork};
@@ -28,6 +30,14 @@ use crate::workload::Workload;
 const HEAL_LIMIT: u64 = 400_000;
 /// Simulated time in which nothing may be written after that.
 const QUIET: u64 = 100_000;
+/// Simulated time for everything to be as planned again after that.
+const SETTLE_LIMIT: u64 = 20_000;
+/// The longest step of parties meanwhile.
+const QUIET_STEP: u64 = 250;
+/// How often connections of clients that are gone are closed.
+const SWEEP: u64 = 200;
+/// Busy pauses of 2 s, one after the other, that count as a loop.
+const BUSY_PAUSES: usize = 10;
 const CONTROLLERS: usize = 2;
 /// Watches of a controller manager (slice controller and Lease), and of a node.
 const CONTROLLER_WATCHES: usize = 8;
@@ -46,6 +56,15 @@ struct Party {
     runtime: Option<PausedRuntime>,
     rate: u64,
     restart_at: u64,
+    /// Without messages, its timers run again at this time.
+    next_turn: u64,
+}
+
+impl Party {
+    /// When it has something to do without a message.
+    fn next_at(&self) -> u64 {
+        if self.runtime.is_some() { self.next_turn } else { self.restart_at }
+    }
 }
 
 /// The result of a run.
@@ -66,6 +85,8 @@ pub struct RunReport {
 pub struct Simulation {
     options: Options,
     now: u64,
+    /// Start of the last step.
+    stepped_from: u64,
     random: Random,
     story: Story,
     names: Vec<String>,
@@ -79,6 +100,9 @@ pub struct Simulation {
     truth: Truth,
     watches: WatchChecker,
     kernels: KernelChecker,
+    duplicates: DuplicateChecker,
+    swept: u64,
+    step_ms: u64,
     /// Bodies of writes, until they are acknowledged.
     sent: BTreeMap<u64, Value>,
     counts: BTreeMap<&'static str, u64>,
@@ -108,12 +132,14 @@ impl Simulation {
             .chain((0..machines.len()).map(Role::Node));
         let drift = options.faults.drift;
         let mut rate = || 1_000 + random.below(2 * drift + 1) as u64 - drift as u64;
-        let parties = roles.map(|role| Party { role, runtime: None, rate: rate(), restart_at: 0 });
+        let parties =
+            roles.map(|role| Party { role, runtime: None, rate: rate(), restart_at: 0, next_turn: 0 });
         let parties = parties.collect();
         let mut story = Story::default();
         story.is_traced = is_traced;
         Self {
             now: 0,
+            stepped_from: 0,
             story,
             names,
             parties,
@@ -126,6 +152,9 @@ impl Simulation {
             truth: Truth::default(),
             watches: WatchChecker::default(),
             kernels: KernelChecker::default(),
+            duplicates: DuplicateChecker::new(&options.faults),
+            swept: 0,
+            step_ms: options.step_ms,
             sent: BTreeMap::new(),
             counts: BTreeMap::new(),
             options,
@@ -159,7 +188,7 @@ impl Simulation {
             self.step()?;
         }
         self.heal();
-        self.converge()?;
+        self.converge(HEAL_LIMIT)?;
         self.stay_quiet()
     }
 
@@ -171,33 +200,60 @@ impl Simulation {
         self.story.note(self.now, &self.names[party], text);
     }
 
-    /// One step: at most `step_ms`, at least a millisecond, or until the next message arrives.
+    /// One step: at most `step_ms`, at least a millisecond, or until the next message arrives. Only parties that get a
+    /// message, or whose turn it is, run in it.
     fn step(&mut self) -> Checked {
-        let longest = self.now + self.options.step_ms;
-        let next = self.network.next_at().unwrap_or(u64::MAX).min(self.workload.next_at()).min(longest);
-        self.now = next.clamp(self.now + 1, longest);
+        self.stepped_from = self.now;
+        let longest = self.now + self.step_ms;
+        let turns = self.parties.iter().map(Party::next_at).min().unwrap_or(u64::MAX);
+        let messages = self.network.next_at().unwrap_or(u64::MAX);
+        self.now = messages.min(turns).min(self.workload.next_at()).clamp(self.now + 1, longest);
         self.workload.step(self.now);
         self.start_parties()?;
-        self.deliver();
-        let mut order: Vec<usize> = (0..self.parties.len()).collect();
-        while !order.is_empty() {
-            let party = order.swap_remove(self.random.below(order.len()));
-            if let Some(runtime) = &mut self.parties[party].runtime {
+        // Users are no party.
+        let is_party = |number: &usize| *number < self.parties.len();
+        let mut due: BTreeSet<usize> = self.network.receivers(self.now).filter(is_party).collect();
+        // Messages arrive at the time that the clock of their party shows.
+        for party in &due {
+            if let Some(runtime) = &mut self.parties[*party].runtime {
                 runtime.run_until(self.now);
-                if runtime.has_spun() {
-                    let text = format!("{} runs without end at one time", self.names[party]);
-                    return Err(BrokenInvariant::new(15, text));
-                }
-            }
-            if party == 0 {
-                self.after_api()?;
             }
         }
+        self.deliver();
+        due.extend((0..self.parties.len()).filter(|party| self.parties[*party].next_turn <= self.now));
+        let mut order: Vec<usize> = due.iter().copied().collect();
+        while !order.is_empty() {
+            let party = order.swap_remove(self.random.below(order.len()));
+            self.run_party(party)?;
+        }
         self.take_requests()?;
-        self.network.sweep();
+        if self.now >= self.swept + SWEEP {
+            self.swept = self.now;
+            self.network.sweep();
+        }
         self.check_leaders()?;
-        for (number, machine) in self.machines.iter().enumerate() {
-            self.kernels.check(number, machine, &self.truth)?;
+        self.check_kernels(&due)
+    }
+
+    fn run_party(&mut self, number: usize) -> Checked {
+        let party = &mut self.parties[number];
+        party.next_turn = (self.now / self.step_ms + 1) * self.step_ms;
+        if let Some(runtime) = &mut party.runtime {
+            runtime.run_until(self.now);
+            if runtime.has_spun() {
+                let text = format!("{} runs without end at one time", self.names[number]);
+                return Err(BrokenInvariant::new(15, text));
+            }
+        }
+        if number == 0 { self.after_api() } else { Ok(()) }
+    }
+
+    /// Kernels of the nodes that ran.
+    fn check_kernels(&mut self, ran: &BTreeSet<usize>) -> Checked {
+        for party in ran {
+            if let Role::Node(number) = self.parties[*party].role {
+                self.kernels.check(number, &self.machines[number], &self.truth)?;
+            }
         }
         Ok(())
     }
@@ -224,27 +280,31 @@ impl Simulation {
             Role::Node(machine) => start_node(&runtime, &link, &self.machines[*machine], random),
         }
         party.runtime = Some(runtime);
+        party.next_turn = self.now;
         self.note(number, format_args!("starts"));
         Ok(())
     }
 
     fn start_api(&mut self, runtime: PausedRuntime, random: Random) -> Checked {
-        match ApiProcess::start(&runtime, &self.disk, random) {
-            Ok(process) => {
-                self.truth.reopen(process.api.engine())?;
-                self.truth.read()?;
-                self.api = Some(process);
-                self.parties[0].runtime = Some(runtime);
-                self.note(0, format_args!("starts at revision {}", self.truth.revision()));
-                Ok(())
-            }
-            Err(why) if self.disk.has_stopped() => {
-                self.note(0, format_args!("stops while it starts: {why}"));
-                self.crash_api(runtime, true);
-                Ok(())
-            }
-            Err(why) => Err(BrokenInvariant::new(1, format!("the store does not open: {why}"))),
+        let started = ApiProcess::start(&runtime, &self.disk, random);
+        let started =
+            started.map_err(|why| BrokenInvariant::new(1, format!("the store does not open: {why}")));
+        let opened = started.and_then(|process| {
+            self.truth.reopen(process.api.engine())?;
+            self.truth.read()?;
+            Ok(process)
+        });
+        if self.disk.has_stopped() {
+            // The process goes before its disk works again.
+            drop(opened);
+            self.note(0, format_args!("stops while it starts"));
+            self.crash_api(runtime, true);
+            return Ok(());
         }
+        self.api = Some(opened?);
+        self.parties[0].runtime = Some(runtime);
+        self.note(0, format_args!("starts at revision {}", self.truth.revision()));
+        Ok(())
     }
 
     fn deliver(&mut self) {
@@ -266,18 +326,21 @@ impl Simulation {
             }
             return Ok(());
         }
-        self.truth.read()?;
+        if api.api.engine().revision().0 > self.truth.revision() {
+            self.truth.read()?;
+            self.duplicates.check(&self.truth)?;
+        }
         while let Some((id, part)) = api.take_response() {
-            let line = self.network.call(id).map(|call| call.line.clone()).unwrap_or_default();
+            let line = || self.network.call(id).map_or("", |call| call.line.as_str());
             match &part {
-                ResponsePart::Stream(_) => self.watches.start(id, &line),
+                ResponsePart::Stream(_) => self.watches.start(id, line()),
                 ResponsePart::Frame(bytes) => self.watches.frame(id, bytes, &self.truth)?,
                 ResponsePart::End => self.watches.end(id),
                 ResponsePart::Whole(head, body) => {
                     let sent = self.sent.remove(&id);
                     if let Some(sent) = sent.filter(|_| head.status.is_success()) {
                         let response = serde_json::from_slice(body).unwrap_or_default();
-                        self.truth.acknowledged(&line, &sent, &response)?;
+                        self.truth.acknowledged(line(), &sent, &response)?;
                     }
                     if head.status.is_server_error() {
                         self.story.note(
@@ -309,26 +372,21 @@ impl Simulation {
     }
 
     fn leaders(&self) -> Vec<&str> {
-        let leads = |party: &Party| match &party.role {
-            Role::Controller(Some(leading)) => party.runtime.is_some() && *leading.borrow(),
-            _ => false,
-        };
         let leading = self.parties.iter().enumerate().filter(|(_, party)| leads(party));
         leading.map(|(number, _)| self.names[number].as_str()).collect()
     }
 
     fn check_leaders(&self) -> Checked {
-        let leaders = self.leaders();
-        match leaders.len() > 1 {
-            true => Err(BrokenInvariant::new(4, format!("{} lead at the same time", leaders.join(" and ")))),
-            false => Ok(()),
+        if self.parties.iter().filter(|party| leads(party)).count() <= 1 {
+            return Ok(());
         }
+        Err(BrokenInvariant::new(4, format!("{} lead at the same time", self.leaders().join(" and "))))
     }
 
-    /// Whether something that happens every so many milliseconds happens in this step.
+    /// Whether something that happens every so many milliseconds happened in the last step.
     fn happens(&mut self, every_ms: usize) -> bool {
-        let step = self.options.step_ms.min(60) as usize;
-        every_ms > 0 && self.random.below(every_ms.max(step)) < step
+        let step = self.now - self.stepped_from;
+        every_ms > 0 && (self.random.below(every_ms) as u64) < step
     }
 
     fn inject_faults(&mut self) {
@@ -445,7 +503,7 @@ impl Simulation {
 
     fn heal(&mut self) {
         self.network.heal();
-        self.workload.is_active = false;
+        self.workload.end();
         self.disk.stop_after(u64::MAX);
         for machine in &self.machines {
             machine.kernel.lock().unwrap_or_else(PoisonError::into_inner).heal();
@@ -457,14 +515,31 @@ impl Simulation {
     }
 
     /// Waits until everything is as planned.
-    fn converge(&mut self) -> Checked {
-        let end = self.now + HEAL_LIMIT;
+    fn converge(&mut self, limit: u64) -> Checked {
+        let end = self.now + limit;
+        // The last comparison that failed, and of what.
+        let mut last: Option<((u64, u64), BrokenInvariant)> = None;
+        let mut busy = 0;
         loop {
-            let pause = self.now + 2_000;
+            let (pause, before) = (self.now + 2_000, self.truth.revision());
             while self.now < pause {
                 self.step()?;
             }
-            match self.converged() {
+            let grown = (self.truth.revision() - before) as usize;
+            let is_busy = self.workload.is_done() && grown > self.busy_changes();
+            busy = if is_busy { busy + 1 } else { 0 };
+            if busy == BUSY_PAUSES {
+                let text = format!("{grown} changes in 2 s, again and again, although users are done");
+                return Err(BrokenInvariant::new(15, text));
+            }
+            let state = (self.truth.last_change, self.kernel_changes());
+            let known = last.take_if(|(compared, _)| *compared == state).map(|(_, broken)| broken);
+            let result = self.settled().and_then(|()| {
+                let compared = known.map_or_else(|| self.as_planned(), Err);
+                last = compared.clone().err().map(|broken| (state, broken));
+                compared
+            });
+            match result {
                 Ok(()) => return Ok(()),
                 Err(broken) if self.now >= end => return Err(broken),
                 Err(_) => {}
@@ -472,11 +547,33 @@ impl Simulation {
         }
     }
 
-    fn converged(&self) -> Checked {
+    /// More changes than that in 2 s are a sign of controllers that work against each other.
+    fn busy_changes(&self) -> usize {
+        5 * (self.options.nodes + self.options.services.max(8))
+    }
+
+    /// The sum of the generations of all kernels.
+    fn kernel_changes(&self) -> u64 {
+        let generation = |machine: &Machine| {
+            let mut faulty = machine.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+            u64::from(Kernel::generation(&mut faulty.kernel).unwrap_or_default())
+        };
+        self.machines.iter().map(generation).sum()
+    }
+
+    fn as_planned(&self) -> Checked {
+        let Some(api) = &self.api else { return Err(BrokenInvariant::new(19, "the API is down")) };
+        convergence::check(api.api.engine(), &self.machines, &self.truth)
+    }
+
+    /// Users have what they wanted, one leads, and all watches are open.
+    fn settled(&self) -> Checked {
         if !self.workload.is_done() {
             return Err(BrokenInvariant::new(19, "users and kubelets wait for the API"));
         }
-        let Some(api) = &self.api else { return Err(BrokenInvariant::new(19, "the API is down")) };
+        if self.api.is_none() {
+            return Err(BrokenInvariant::new(19, "the API is down"));
+        }
         if self.leaders().len() != 1 {
             return Err(BrokenInvariant::new(19, format!("{} leaders", self.leaders().len())));
         }
@@ -492,11 +589,12 @@ impl Simulation {
                 return Err(BrokenInvariant::new(19, text));
             }
         }
-        convergence::check(api.api.engine(), &self.machines, &self.truth)
+        Ok(())
     }
 
     /// Nothing but Leases is written, and everything stays as planned.
     fn stay_quiet(&mut self) -> Checked {
+        self.step_ms = self.step_ms.max(QUIET_STEP);
         // Conditions follow the nodes' acknowledgements.
         let settle = self.now + QUIET;
         while self.now < settle {
@@ -511,6 +609,14 @@ impl Simulation {
                 return Err(BrokenInvariant::new(19, text));
             }
         }
-        self.converged()
+        // A watch that reached its timeout may just be opened again.
+        self.converge(SETTLE_LIMIT)
+    }
+}
+
+fn leads(party: &Party) -> bool {
+    match &party.role {
+        Role::Controller(Some(leading)) => party.runtime.is_some() && *leading.borrow(),
+        _ => false,
     }
 }

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use crate::options::Options;
 use crate::simulation::{RunReport, Simulation};
 
+/// A file for each run that failed once: seed and milliseconds of faults, then what it was.
+const REGRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/regressions");
+
 /// What many runs added up to.
 #[derive(Debug, Default)]
 pub struct SoakSummary {
@@ -46,8 +49,14 @@ impl SoakSummary {
     }
 }
 
-/// Runs seeds from the first on, until the time is over, so many were run, or one fails.
-pub fn run_seeds(first: u64, most: u64, time: Duration, stops_at_failure: bool) -> SoakSummary {
+/// Runs seeds from the first on, until the time is over, so many were run, or one fails and `explain` is there, which
+/// makes the text of it.
+pub fn run_seeds(
+    first: u64,
+    most: u64,
+    time: Duration,
+    explain: Option<fn(RunReport) -> String>,
+) -> SoakSummary {
     let (start, mut summary) = (Instant::now(), SoakSummary::default());
     for seed in first..first.saturating_add(most) {
         if start.elapsed() >= time {
@@ -56,11 +65,12 @@ pub fn run_seeds(first: u64, most: u64, time: Duration, stops_at_failure: bool) 
         let report = Simulation::run(Options::of(seed), false);
         summary.add(&report);
         if report.broken.is_some() {
-            let text = if stops_at_failure { failure(report) } else { headline(&report) };
-            summary.failures.push((seed, text));
-            if stops_at_failure {
-                break;
-            }
+            let Some(explain) = explain else {
+                summary.failures.push((seed, headline(&report)));
+                continue;
+            };
+            summary.failures.push((seed, explain(report)));
+            break;
         }
     }
     summary.took = start.elapsed();
@@ -73,13 +83,28 @@ fn headline(report: &RunReport) -> String {
 
 /// Explains a failing run: its seed, the shortest prefix that fails in the same way, and the last events.
 pub fn failure(report: RunReport) -> String {
+    told(&shortest_prefix(report))
+}
+
+/// As [`failure`], and keeps the prefix as a file that the tests run from now on.
+pub fn kept_failure(report: RunReport) -> String {
     let report = shortest_prefix(report);
+    let Options { seed, fault_ms, .. } = report.options;
+    let path = format!("{REGRESSIONS}/{seed}.txt");
+    let text = format!("{seed} {fault_ms}\n{}\n", headline(&report));
+    let kept = std::fs::create_dir_all(REGRESSIONS).and_then(|()| std::fs::write(&path, text));
+    let kept =
+        kept.map_or_else(|error| format!("cannot write {path}: {error}"), |()| format!("kept as {path}"));
+    format!("{}{kept}\n", told(&report))
+}
+
+fn told(report: &RunReport) -> String {
     let Options { seed, fault_ms, .. } = report.options;
     format!(
         "seed {seed} breaks {}\n\
-         shortest prefix: --seed {seed} --fault-ms {fault_ms}; keep it in crates/plane/regressions/{seed}.txt as `{seed} {fault_ms}`\n\
+         shortest prefix: --seed {seed} --once --fault-ms {fault_ms}\n\
          {:?}\nlast events, of {}:\n{}\n",
-        headline(&report),
+        headline(report),
         report.options,
         report.events,
         report.story.join("\n")
@@ -87,7 +112,7 @@ pub fn failure(report: RunReport) -> String {
 }
 
 /// Halves the phase of faults as long as the same invariant breaks.
-fn shortest_prefix(mut report: RunReport) -> RunReport {
+pub fn shortest_prefix(mut report: RunReport) -> RunReport {
     let number = report.broken.as_ref().map(|broken| broken.number);
     // What comes after the failure does not matter.
     let (mut passing, mut failing) = (0, report.options.fault_ms.min(report.simulated_ms));
@@ -108,11 +133,11 @@ fn shortest_prefix(mut report: RunReport) -> RunReport {
     report
 }
 
-/// Runs that failed once: seed and milliseconds of faults in each file, then what it was.
+/// Seed and milliseconds of faults of the runs that failed once.
 pub fn regressions() -> Vec<(u64, u64)> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/regressions");
-    let files =
-        std::fs::read_dir(folder).map(|entries| entries.flatten().collect()).unwrap_or_else(|_| Vec::new());
+    let files = std::fs::read_dir(REGRESSIONS)
+        .map(|entries| entries.flatten().collect())
+        .unwrap_or_else(|_| Vec::new());
     let read = |entry: &std::fs::DirEntry| {
         let text = std::fs::read_to_string(entry.path()).ok()?;
         let mut words = text.split_whitespace();

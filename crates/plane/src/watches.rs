@@ -1,24 +1,41 @@
 //! Invariant 2 at the clients' side: a watch shows every change of its kind once and in order, or ends with 410.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
 use store::kinds;
 
 use crate::truth::Truth;
 use crate::violation::BrokenInvariant;
 
 #[derive(Deserialize)]
-struct WatchLine {
-    r#type: String,
-    object: WatchLineObject,
+struct WatchLine<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    object: WatchLineObject<'a>,
 }
 
 #[derive(Deserialize)]
-struct WatchLineObject {
-    #[serde(default)]
-    metadata: Value,
+struct WatchLineObject<'a> {
+    #[serde(default, borrow)]
+    metadata: WatchLineMetadata<'a>,
+}
+
+/// Everything else in an object is skipped, not stored.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WatchLineMetadata<'a> {
+    #[serde(default, borrow)]
+    resource_version: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    annotations: Option<WatchLineAnnotations<'a>>,
+}
+
+#[derive(Deserialize)]
+struct WatchLineAnnotations<'a> {
+    #[serde(default, borrow, rename = "k8s.io/initial-events-end")]
+    initial_events_end: Option<Cow<'a, str>>,
 }
 
 struct WatchPosition {
@@ -74,25 +91,33 @@ impl WatchChecker {
     /// The API sent a frame.
     pub fn frame(&mut self, id: u64, bytes: &[u8], truth: &Truth) -> Result<(), BrokenInvariant> {
         let Some(watch) = self.open.get_mut(&id) else { return Ok(()) };
-        watch.unread.extend_from_slice(bytes);
-        while let Some(end) = watch.unread.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = watch.unread.drain(..=end).collect();
-            let Ok(line) = serde_json::from_slice::<WatchLine>(&line) else { continue };
+        let mut unread = std::mem::take(&mut watch.unread);
+        unread.extend_from_slice(bytes);
+        let mut start = 0;
+        while let Some(len) = unread[start..].iter().position(|byte| *byte == b'\n') {
+            let line = serde_json::from_slice::<WatchLine<'_>>(&unread[start..start + len]);
+            start += len + 1;
+            let Ok(line) = line else { continue };
             self.events += 1;
             watch.line(&line, truth)?;
         }
+        unread.drain(..start);
+        watch.unread = unread;
         Ok(())
     }
 }
 
 impl WatchPosition {
-    fn line(&mut self, line: &WatchLine, truth: &Truth) -> Result<(), BrokenInvariant> {
+    fn line(&mut self, line: &WatchLine<'_>, truth: &Truth) -> Result<(), BrokenInvariant> {
         let meta = &line.object.metadata;
-        let revision = meta["resourceVersion"].as_str().and_then(|text| text.parse::<u64>().ok());
+        let revision = meta.resource_version.as_ref().and_then(|text| text.parse::<u64>().ok());
         let is_bookmark = line.r#type == "BOOKMARK";
         let Some(revision) = revision.filter(|_| line.r#type != "ERROR") else { return Ok(()) };
         let Some(position) = self.position else {
-            let ends_list = is_bookmark && meta["annotations"]["k8s.io/initial-events-end"] == "true";
+            let annotations = meta.annotations.as_ref();
+            let ends_list =
+                annotations.and_then(|all| all.initial_events_end.as_deref()).filter(|_| is_bookmark);
+            let ends_list = ends_list == Some("true");
             self.position = ends_list.then_some(revision);
             return Ok(());
         };

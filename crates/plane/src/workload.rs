@@ -61,6 +61,9 @@ pub struct Workload {
     services: BTreeMap<String, usize>,
     nodes: Vec<String>,
     zones: usize,
+    /// Names of Services, and labels that they select.
+    names: usize,
+    apps: usize,
     free_addresses: Vec<String>,
     next_name: usize,
     next_at: u64,
@@ -80,6 +83,8 @@ impl Workload {
             services: BTreeMap::new(),
             nodes: nodes.iter().map(|(name, _)| name.clone()).collect(),
             zones: options.zones,
+            names: options.services.max(8),
+            apps: (options.services / 2).max(4),
             free_addresses: Vec::new(),
             next_name: 0,
             next_at: 0,
@@ -104,7 +109,7 @@ impl Workload {
             let patch = UserAction::Patch { content_type: MERGE, subresource: "/status", body };
             workload.push(&format!("/api/v1/nodes/{name}"), patch);
         }
-        (0..options.services).for_each(|_| workload.create_service());
+        (0..options.services).for_each(|number| workload.create_service(number));
         (0..options.pods).for_each(|_| workload.create_pod());
         workload
     }
@@ -192,13 +197,27 @@ impl Workload {
         }
     }
 
+    /// The last change is often a rare one, with no later change that would repair what it broke.
+    pub fn end(&mut self) {
+        self.is_active = false;
+        match self.random.below(4) {
+            0 => self.move_node(),
+            1 => self.delete_service(),
+            2 => self.flip_readiness(),
+            _ => {}
+        }
+    }
+
     fn act(&mut self) {
         self.actions += 1;
         match self.random.below(100) {
             0..20 => self.create_pod(),
             20..38 => self.delete_pod(),
             38..60 => self.flip_readiness(),
-            60..68 => self.create_service(),
+            60..68 => {
+                let number = self.random.below(self.names);
+                self.create_service(number);
+            }
             68..73 => self.delete_service(),
             73..85 => self.change_service(),
             85..96 => self.edit_service(),
@@ -207,13 +226,9 @@ impl Workload {
         }
     }
 
-    fn create_service(&mut self) {
-        if self.services.len() >= 60 {
-            return;
-        }
-        let number = self.random.below(8);
+    fn create_service(&mut self, number: usize) {
         let name = format!("s{number}");
-        let app = self.random.below(4);
+        let app = self.random.below(self.apps);
         let mut metadata = json!({"name": name, "annotations": {}});
         if self.random.below(4) == 0 {
             metadata["annotations"]["endpointslice.kubernetes.io/same-zone"] = json!("Require");
@@ -255,7 +270,7 @@ impl Workload {
                 json!({"spec": {"trafficDistribution": value}})
             }
             1 => json!({"spec": {"trafficDistribution": null}}),
-            2 => json!({"spec": {"selector": {"app": format!("a{}", self.random.below(4))}}}),
+            2 => json!({"spec": {"selector": {"app": format!("a{}", self.random.below(self.apps))}}}),
             _ => {
                 let value = [json!("Require"), json!(null)][self.random.below(2)].clone();
                 json!({"metadata": {"annotations": {"endpointslice.kubernetes.io/same-zone": value}}})
@@ -282,7 +297,7 @@ impl Workload {
             false => format!("10.244.{}.{}", self.next_name / 200, 1 + self.next_name % 200),
         };
         let node = self.random.pick(&self.nodes).cloned().unwrap_or_default();
-        let labels = json!({"app": format!("a{}", self.random.below(4))});
+        let labels = json!({"app": format!("a{}", self.random.below(self.apps))});
         let body = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
             "spec": {"nodeName": node, "terminationGracePeriodSeconds": 0,
                 "containers": [{"name": "c", "image": "i"}]}});

@@ -9,9 +9,9 @@ mod validate;
 
 pub use faults::{FaultyKernel, KernelFault};
 
-use model::plant::{PlantedBug, is_planted};
 use nix::errno::Errno;
 
+use self::transaction::Transaction;
 use super::decode::{self, NftMessage};
 use super::ir::{NftName, Ruleset, Set, TableId};
 use super::kernel::{DumpRequest, Kernel};
@@ -31,6 +31,7 @@ pub struct FakeKernel {
     generation: u32,
     last_handle: u64,
     longest_batch: usize,
+    halves_batches: bool,
 }
 
 impl Default for FakeKernel {
@@ -40,6 +41,7 @@ impl Default for FakeKernel {
             generation: 1,
             last_handle: 0,
             longest_batch: LONGEST_BATCH,
+            halves_batches: false,
         }
     }
 }
@@ -51,6 +53,11 @@ impl FakeKernel {
 
     pub fn with_longest_batch(self, longest_batch: usize) -> FakeKernel {
         FakeKernel { longest_batch, ..self }
+    }
+
+    /// A bug that a test plants: every batch is applied up to its middle.
+    pub fn with_halved_batches(self, halves_batches: bool) -> FakeKernel {
+        FakeKernel { halves_batches, ..self }
     }
 
     pub fn ruleset(&self) -> &Ruleset {
@@ -100,39 +107,23 @@ impl Kernel for FakeKernel {
         if !whole(batch) {
             return Err(NetlinkError::Silent);
         }
-        let mut transaction =
-            transaction::Transaction { ruleset: self.ruleset.clone(), last_handle: self.last_handle };
-        let mut last = 0;
-        let (mut ended, mut acknowledged) = (false, false);
-        let half = messages(batch).count() / 2;
-        for (index, raw) in messages(batch).enumerate() {
-            let (seq, flags) = (raw.header.seq, raw.header.flags);
-            let refused = |errno: Errno, text: Option<String>| NetlinkError::Refused { seq, errno, text };
-            let message =
-                decode::message(raw).map_err(|error| refused(Errno::EINVAL, Some(error.to_string())))?;
-            match message {
-                NftMessage::Begin => {}
-                NftMessage::End => ended = true,
-                _ if index > half && is_planted(PlantedBug::HalfBatch) => {}
-                message => {
-                    transaction.take(message).map_err(|errno| refused(errno, None))?;
-                    last = seq;
-                    acknowledged |= flags & super::abi::NLM_F_ACK != 0;
-                }
+        let mut transaction = Transaction::new(&mut self.ruleset, self.last_handle);
+        match take(&mut transaction, batch, self.halves_batches) {
+            Ok(true) => {
+                self.last_handle = transaction.last_handle;
+                self.generation = self.generation.wrapping_add(1);
+                Ok(())
+            }
+            // Without its end message a batch is validated and dropped.
+            Ok(false) => {
+                transaction.abort();
+                Ok(())
+            }
+            Err(error) => {
+                transaction.abort();
+                Err(error)
             }
         }
-        let refused = |errno| NetlinkError::Refused { seq: last, errno, text: None };
-        if !ended && !acknowledged {
-            return Err(NetlinkError::Silent);
-        }
-        validate::ruleset(&transaction.ruleset).map_err(refused)?;
-        // Without its end message a batch is validated and dropped.
-        if !ended {
-            return Ok(());
-        }
-        (self.ruleset, self.last_handle) = (transaction.ruleset, transaction.last_handle);
-        self.generation = self.generation.wrapping_add(1);
-        Ok(())
     }
 
     fn dump(&mut self, request: &DumpRequest) -> Result<Vec<u8>, NetlinkError> {
@@ -150,4 +141,35 @@ impl Kernel for FakeKernel {
     fn longest_batch(&self) -> usize {
         self.longest_batch
     }
+}
+
+/// Takes a batch. Returns whether it has an end message, without which it is dropped.
+fn take(transaction: &mut Transaction<'_>, batch: &[u8], halves: bool) -> Result<bool, NetlinkError> {
+    let mut last = 0;
+    let (mut ended, mut acknowledged) = (false, false);
+    let half = messages(batch).count() / 2;
+    for (index, raw) in messages(batch).enumerate() {
+        let (seq, flags) = (raw.header.seq, raw.header.flags);
+        let refused = |errno: Errno, text: Option<String>| NetlinkError::Refused { seq, errno, text };
+        let message =
+            decode::message(raw).map_err(|error| refused(Errno::EINVAL, Some(error.to_string())))?;
+        match message {
+            NftMessage::Begin => {}
+            NftMessage::End => ended = true,
+            _ if index > half && halves => {}
+            message => {
+                transaction.take(message).map_err(|errno| refused(errno, None))?;
+                last = seq;
+                acknowledged |= flags & super::abi::NLM_F_ACK != 0;
+            }
+        }
+    }
+    let refused = |errno| NetlinkError::Refused { seq: last, errno, text: None };
+    if !ended && !acknowledged {
+        return Err(NetlinkError::Silent);
+    }
+    if transaction.changes_jumps {
+        validate::ruleset(transaction.ruleset).map_err(refused)?;
+    }
+    Ok(ended)
 }

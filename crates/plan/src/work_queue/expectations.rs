@@ -31,11 +31,14 @@ impl SliceVersion {
 
     fn is_older_than(self, other: Self) -> bool {
         match (self.revision, other.revision) {
-            (Some(a), Some(b)) if is_planted(PlantedBug::RevisionAsText) => a.to_string() < b.to_string(),
-            (Some(a), Some(b)) => a < b,
+            (Some(a), Some(b)) => is_less(a, b),
             _ => self.generation < other.generation,
         }
     }
+}
+
+fn is_less(a: u64, b: u64) -> bool {
+    if is_planted(PlantedBug::RevisionAsText) { a.to_string() < b.to_string() } else { a < b }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +67,10 @@ impl Expectations {
     /// Records a create or update and the version in its response.
     pub fn wrote(&mut self, service: &ServiceKey, slice: Uid, version: SliceVersion, now: MonotonicTime) {
         // The watch was faster than the response, and may have reported a deletion since then.
-        if version.revision.is_some() && version.revision <= self.newest {
+        if version
+            .revision
+            .is_some_and(|revision| self.newest.is_some_and(|newest| !is_less(newest, revision)))
+        {
             self.saw_gone(service, Some(&slice));
             return;
         }
@@ -86,7 +92,8 @@ impl Expectations {
 
     /// Records the version that the watch has reached. Not for items of a list, which are not ordered by version.
     pub fn reached(&mut self, version: SliceVersion) {
-        self.newest = self.newest.max(version.revision);
+        let is_newer = |revision: &u64| self.newest.is_none_or(|newest| is_less(newest, *revision));
+        self.newest = version.revision.filter(is_newer).or(self.newest);
     }
 
     /// Observes a slice in the cache. Returns true if it is not one of our writes.

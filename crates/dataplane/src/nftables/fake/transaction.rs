@@ -1,5 +1,7 @@
-//! A transaction in progress: accepts or refuses each message as the kernel does, with its error numbers.
+//! A transaction in progress: accepts or refuses each message as the kernel does, with its error numbers, and can be
+//! undone. A copy of all tables would cost more than most transactions.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use nix::errno::Errno;
@@ -7,26 +9,80 @@ use nix::errno::Errno;
 use super::validate;
 use crate::nftables::decode::{ElementList, NftMessage, join};
 use crate::nftables::ir::{
-    Chain, ChainSpec, Comment, DataType, Element, IntervalEncoding, NftChange, NftName, NftRule,
-    RulePosition, Ruleset, Set, SetSpec, Table, TableId,
+    Bytes, Chain, ChainSpec, Comment, DataType, Element, ElementValue, IntervalEncoding, NftChange, NftName,
+    NftRule, RulePosition, Ruleset, Set, SetSpec, Table, TableId,
 };
 
 /// The longest name of a table, chain or set.
 const LONGEST_NAME: usize = 255;
 
 /// The tables after the messages so far.
-pub(super) struct Transaction {
-    pub(super) ruleset: Ruleset,
+pub(super) struct Transaction<'k> {
+    pub(super) ruleset: &'k mut Ruleset,
     pub(super) last_handle: u64,
+    undo: Vec<Undo>,
+    /// Whether jumps may have changed: elements without a verdict cannot make a loop.
+    pub(super) changes_jumps: bool,
+}
+
+/// What was there before a change; `None` for nothing.
+enum Undo {
+    Table(TableId, Option<Table>),
+    Chain(TableId, NftName, Option<Chain>),
+    Set(TableId, NftName, Option<Set>),
+    Element(TableId, NftName, Bytes, Option<ElementValue>),
+}
+
+impl Undo {
+    fn apply(self, ruleset: &mut Ruleset) {
+        match self {
+            Undo::Table(id, old) => restore(&mut ruleset.tables, id, old),
+            Undo::Chain(table, name, old) => {
+                if let Some(table) = ruleset.tables.get_mut(&table) {
+                    restore(&mut table.chains, name, old);
+                }
+            }
+            Undo::Set(table, name, old) => {
+                if let Some(table) = ruleset.tables.get_mut(&table) {
+                    restore(&mut table.sets, name, old);
+                }
+            }
+            Undo::Element(table, set, key, old) => {
+                if let Some(set) = ruleset.tables.get_mut(&table).and_then(|table| table.sets.get_mut(&set)) {
+                    restore(&mut set.elements, key, old);
+                }
+            }
+        }
+    }
+}
+
+fn restore<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, old: Option<V>) {
+    match old {
+        Some(old) => drop(map.insert(key, old)),
+        None => drop(map.remove(&key)),
+    }
 }
 
 type Accepted = Result<(), Errno>;
 
-impl Transaction {
+impl Transaction<'_> {
+    pub(super) fn new(ruleset: &mut Ruleset, last_handle: u64) -> Transaction<'_> {
+        Transaction { ruleset, last_handle, undo: Vec::new(), changes_jumps: false }
+    }
+
+    /// Undoes everything.
+    pub(super) fn abort(self) {
+        let Transaction { ruleset, undo, .. } = self;
+        undo.into_iter().rev().for_each(|undo| undo.apply(ruleset));
+    }
+
     pub(super) fn take(&mut self, message: NftMessage) -> Accepted {
         match message {
             NftMessage::Begin | NftMessage::End => Ok(()),
-            NftMessage::Change(change) => self.change(change),
+            NftMessage::Change(change) => {
+                self.changes_jumps = true;
+                self.change(change)
+            }
             NftMessage::Elements(elements) => self.add_elements(elements),
             NftMessage::DeleteElements(elements) => self.delete_elements(elements),
         }
@@ -36,17 +92,23 @@ impl Transaction {
         match change {
             NftChange::AddTable { table, comment } => self.add_table(table, comment),
             NftChange::DeleteTable { table } => {
-                self.ruleset.tables.remove(&table).map(|_| ()).ok_or(Errno::ENOENT)
+                let old = self.ruleset.tables.remove(&table).ok_or(Errno::ENOENT)?;
+                self.undo.push(Undo::Table(table, Some(old)));
+                Ok(())
             }
             NftChange::AddChain { table, chain, spec } => self.add_chain(&table, chain, spec),
             NftChange::FlushChain { table, chain } => {
+                self.save_chain(&table, &chain)?;
                 self.chain(&table, &chain)?.rules.clear();
                 Ok(())
             }
             NftChange::DeleteChain { table, chain } => self.delete_chain(&table, &chain),
             NftChange::AddSet { table, set, spec } => self.add_set(&table, set, spec),
             NftChange::FlushSet { table, set } => {
-                self.set(&table, &set)?.elements.clear();
+                let old = self.set(&table, &set)?;
+                let spec = old.spec.clone();
+                let old = std::mem::replace(old, Set::empty(spec));
+                self.undo.push(Undo::Set(table, set, Some(old)));
                 Ok(())
             }
             NftChange::DeleteSet { table, set } => self.delete_set(&table, &set),
@@ -55,12 +117,14 @@ impl Transaction {
             }
             NftChange::ReplaceRule { table, chain, handle, rule } => {
                 validate::rule(self.table(&table)?, &rule)?;
+                self.save_chain(&table, &chain)?;
                 let new = self.numbered(rule);
                 *self.rule(&table, &chain, handle)?.1 = new;
                 Ok(())
             }
             NftChange::DeleteRule { table, chain, handle } => {
                 let (index, _) = self.rule(&table, &chain, handle)?;
+                self.save_chain(&table, &chain)?;
                 self.chain(&table, &chain)?.rules.remove(index);
                 Ok(())
             }
@@ -75,6 +139,12 @@ impl Transaction {
 
     fn chain(&mut self, table: &TableId, chain: &NftName) -> Result<&mut Chain, Errno> {
         self.table(table)?.chains.get_mut(chain).ok_or(Errno::ENOENT)
+    }
+
+    fn save_chain(&mut self, table: &TableId, chain: &NftName) -> Accepted {
+        let old = self.chain(table, chain)?.clone();
+        self.undo.push(Undo::Chain(table.clone(), chain.clone(), Some(old)));
+        Ok(())
     }
 
     fn set(&mut self, table: &TableId, set: &NftName) -> Result<&mut Set, Errno> {
@@ -99,13 +169,18 @@ impl Transaction {
     fn add_table(&mut self, table: TableId, comment: Option<Comment>) -> Accepted {
         check_name(&table.name)?;
         // An existing table stays as it is, comment included.
-        self.ruleset.tables.entry(table).or_insert_with(|| Table { comment, ..Table::default() });
+        if !self.ruleset.tables.contains_key(&table) {
+            self.undo.push(Undo::Table(table.clone(), None));
+            self.ruleset.tables.insert(table, Table { comment, ..Table::default() });
+        }
         Ok(())
     }
 
     fn add_chain(&mut self, table: &TableId, name: NftName, spec: ChainSpec) -> Accepted {
         check_name(&name)?;
         validate::base(spec.base.as_ref())?;
+        let old = self.table(table)?.chains.get(&name).cloned();
+        self.undo.push(Undo::Chain(table.clone(), name.clone(), old));
         let chains = &mut self.table(table)?.chains;
         let Some(old) = chains.get_mut(&name) else {
             chains.insert(name, Chain { spec, rules: Vec::new() });
@@ -125,13 +200,14 @@ impl Transaction {
         }
     }
 
-    fn delete_chain(&mut self, table: &TableId, name: &NftName) -> Accepted {
-        self.chain(table, name)?;
-        let table = self.table(table)?;
+    fn delete_chain(&mut self, id: &TableId, name: &NftName) -> Accepted {
+        self.chain(id, name)?;
+        let table = self.table(id)?;
         if validate::is_referenced(table, name) {
             return Err(Errno::EBUSY);
         }
-        table.chains.remove(name);
+        let old = table.chains.remove(name);
+        self.undo.push(Undo::Chain(id.clone(), name.clone(), old));
         Ok(())
     }
 
@@ -151,20 +227,22 @@ impl Transaction {
             Some(old) if SetSpec { comment: spec.comment.clone(), ..old.spec.clone() } == spec => Ok(()),
             Some(_) => Err(Errno::EEXIST),
             None => {
-                sets.insert(name, Set::empty(spec));
+                sets.insert(name.clone(), Set::empty(spec));
+                self.undo.push(Undo::Set(table.clone(), name, None));
                 Ok(())
             }
         }
     }
 
-    fn delete_set(&mut self, table: &TableId, name: &NftName) -> Accepted {
-        self.set(table, name)?;
-        let table = self.table(table)?;
+    fn delete_set(&mut self, id: &TableId, name: &NftName) -> Accepted {
+        self.set(id, name)?;
+        let table = self.table(id)?;
         let used = |rule: &NftRule| rule.exprs.iter().any(|expr| validate::set_of(expr) == Some(name));
         if table.chains.values().flat_map(|chain| &chain.rules).any(used) {
             return Err(Errno::EBUSY);
         }
-        table.sets.remove(name);
+        let old = table.sets.remove(name);
+        self.undo.push(Undo::Set(id.clone(), name.clone(), old));
         Ok(())
     }
 
@@ -177,6 +255,7 @@ impl Transaction {
     ) -> Accepted {
         self.chain(table, chain)?;
         validate::rule(self.table(table)?, &rule)?;
+        self.save_chain(table, chain)?;
         let rule = self.numbered(rule);
         let rules = &mut self.chain(table, chain)?.rules;
         match position {
@@ -189,22 +268,27 @@ impl Transaction {
     fn add_elements(&mut self, added: ElementList) -> Accepted {
         let ElementList { table, set, raw } = added;
         let spec = self.set(&table, &set)?.spec.clone();
+        self.changes_jumps |= spec.data == Some(DataType::Verdict);
         for element in join(raw, spec.ranges()) {
             validate::element(self.table(&table)?, &spec, &element)?;
-            add_element(self.set(&table, &set)?, element)?;
+            let key = element.key.clone();
+            if add_element(self.set(&table, &set)?, element)? {
+                self.undo.push(Undo::Element(table.clone(), set.clone(), key, None));
+            }
         }
         Ok(())
     }
 
     fn delete_elements(&mut self, deleted: ElementList) -> Accepted {
-        let ElementList { table, set, raw } = deleted;
-        let set = self.set(&table, &set)?;
-        for element in join(raw, set.spec.ranges()) {
+        let ElementList { table, set: name, raw } = deleted;
+        for element in join(raw, self.set(&table, &name)?.spec.ranges()) {
+            let set = self.set(&table, &name)?;
             let found = set.elements.get(&element.key).ok_or(Errno::ENOENT)?;
             if set.spec.interval && found.key_end != element.value.key_end {
                 return Err(Errno::ENOENT);
             }
-            set.elements.remove(&element.key);
+            let old = set.elements.remove(&element.key);
+            self.undo.push(Undo::Element(table.clone(), name.clone(), element.key, old));
         }
         Ok(())
     }
@@ -218,11 +302,12 @@ fn check_name(name: &NftName) -> Accepted {
     }
 }
 
-fn add_element(set: &mut Set, element: Element) -> Accepted {
+/// Whether it was not there before.
+fn add_element(set: &mut Set, element: Element) -> Result<bool, Errno> {
     if let Some(old) = set.elements.get(&element.key) {
         // Adding an equal element again changes nothing.
         let same = old.data == element.value.data && old.key_end == element.value.key_end;
-        return if same { Ok(()) } else { Err(Errno::EEXIST) };
+        return if same { Ok(false) } else { Err(Errno::EEXIST) };
     }
     if overlaps(set, &element) {
         return Err(Errno::EEXIST);
@@ -231,7 +316,7 @@ fn add_element(set: &mut Set, element: Element) -> Accepted {
         return Err(Errno::ENFILE);
     }
     set.elements.insert(element.key, element.value);
-    Ok(())
+    Ok(true)
 }
 
 fn overlaps(set: &Set, element: &Element) -> bool {
