@@ -14,12 +14,14 @@
 mod convergence;
 mod disk;
 mod kernels;
+mod linearizability;
 mod link;
 mod network;
 mod options;
 mod parties;
 mod simulation;
 pub mod soak;
+pub mod store_histories;
 mod story;
 mod time;
 mod truth;
