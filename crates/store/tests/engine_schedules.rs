@@ -32,7 +32,7 @@ use shuttle::{Config, Runner};
 /// Preemptions of a PCT schedule.
 const DEPTH: usize = 3;
 /// Schedules of each kind and test.
-const SCHEDULES: usize = 150;
+const SCHEDULES: usize = 50;
 
 /// Unoptimised tables need more than the default.
 fn config() -> Config {
