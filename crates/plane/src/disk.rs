@@ -10,7 +10,7 @@ use store::engine::{StorageBackend, StoreFiles};
 
 const SECTOR: usize = 512;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct DiskFile {
     /// What programs see.
     seen: Vec<u8>,
@@ -69,6 +69,9 @@ struct DiskState {
     operations_left: u64,
 }
 
+/// The files as they were at one time.
+pub struct DiskImage([DiskFile; 2]);
+
 /// The files of a store in memory; clones are the same disk.
 #[derive(Clone)]
 pub struct SimulatedDisk(Arc<Mutex<DiskState>>);
@@ -100,6 +103,17 @@ impl SimulatedDisk {
             files.iter_mut().for_each(|file| file.lose_power(random));
         }
         state.operations_left = u64::MAX;
+    }
+}
+
+/// A disk that forgets what it has synced, which no store survives: for proof that this is found.
+impl SimulatedDisk {
+    pub fn image(&self) -> DiskImage {
+        DiskImage(self.state().files.clone())
+    }
+
+    pub fn restore(&self, image: DiskImage) {
+        self.state().files = image.0;
     }
 }
 

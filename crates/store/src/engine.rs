@@ -33,10 +33,7 @@ mod watcher;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
 
 use clock::Clock;
 
@@ -54,6 +51,9 @@ pub use redb::StorageBackend;
 pub use txn::{Expect, Txn};
 pub use watcher::Watcher;
 
+use crate::sync::{
+    AtomicUsize, Builder, JoinHandle, Mutex, Ordering, SyncSender, TrySendError, sync_channel,
+};
 use event_history::HistoryLimits;
 use files::StoreFolder;
 use group_commit::{WriteCall, WriteJob};
@@ -209,7 +209,7 @@ impl Engine {
 
     #[allow(clippy::disallowed_methods, reason = "the engine's own threads; inline commits need none")]
     fn start(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        self.threads.push(thread::Builder::new().name(name.to_owned()).spawn(body)?);
+        self.threads.push(Builder::new().name(name.to_owned()).spawn(body)?);
         Ok(())
     }
 

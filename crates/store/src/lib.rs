@@ -35,6 +35,7 @@ mod selector;
 pub mod server;
 mod status;
 mod strict_json;
+mod sync;
 mod table;
 
 pub use discovery::version as kubernetes_version;

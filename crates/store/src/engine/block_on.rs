@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Instant;
 
 use clock::Clock;
+
+use crate::sync::{Thread, current, park, park_timeout};
 
 struct Unpark(Thread);
 
@@ -18,7 +19,7 @@ impl Wake for Unpark {
 /// Polls on this thread until there is a result.
 pub(super) fn block_on<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     loop_until(poll, || {
-        thread::park();
+        park();
         true
     })
     .expect("without a deadline only a result ends the loop")
@@ -32,7 +33,7 @@ pub(super) fn block_until<T>(
 ) -> Option<T> {
     loop_until(poll, || {
         let left = deadline.saturating_duration_since(clock.now());
-        thread::park_timeout(left);
+        park_timeout(left);
         !left.is_zero()
     })
 }
@@ -41,7 +42,7 @@ fn loop_until<T>(
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
     mut wait: impl FnMut() -> bool,
 ) -> Option<T> {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let waker = Waker::from(Arc::new(Unpark(current())));
     let mut context = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(value) = poll(&mut context) {

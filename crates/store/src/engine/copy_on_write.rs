@@ -4,14 +4,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use redb::{BackendError, Database, StorageBackend};
 
 use super::error::StorageError;
 use super::files::delegate_locks;
 use super::storage::no_panic;
-use super::watch_cache::lock;
 
 const BLOCK: usize = 4_096;
 
@@ -55,9 +54,13 @@ impl CopyOnWriteFile {
         })
     }
 
+    fn lock(&self) -> MutexGuard<'_, CopyState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The state, if the range is inside the file.
     fn inside(&self, offset: u64, len: usize) -> io::Result<MutexGuard<'_, CopyState>> {
-        let state = lock(&self.state);
+        let state = self.lock();
         match offset.checked_add(len as u64) {
             Some(end) if end <= state.len => Ok(state),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -95,7 +98,7 @@ fn blocks(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops
 
 impl StorageBackend for CopyOnWriteFile {
     fn len(&self) -> io::Result<u64> {
-        Ok(lock(&self.state).len)
+        Ok(self.lock().len)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -108,7 +111,7 @@ impl StorageBackend for CopyOnWriteFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.lock();
         // Truncated bytes read as zeros if the file grows again, also inside the last block.
         let last = len / BLOCK as u64;
         if len < state.len && !len.is_multiple_of(BLOCK as u64) {

@@ -4,9 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::block_on::block_on;
@@ -18,6 +16,7 @@ use super::tables::{Meta, WriteTables};
 use super::txn::{StagedWrites, Txn};
 use super::watch_cache::lock;
 use super::{EngineOptions, Shared};
+use crate::sync::{Mutex, Ordering, Receiver};
 
 /// Versions that one commit compacts at most, to bound its duration.
 const COMPACT_STEP: u64 = 4_096;

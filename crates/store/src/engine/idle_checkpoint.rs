@@ -1,10 +1,10 @@
 //! Checkpoints while the store is idle. When the journal is half full, the next write has to wait for a checkpoint, which
 //! takes as long as everything since the last one takes to reach the disk. Idle checkpoints are earlier and smaller.
 
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::watch_cache::lock;
+use crate::sync::{Condvar, Mutex, PoisonError};
 
 /// The store is idle after this long without a commit.
 const IDLE: Duration = Duration::from_millis(5);
@@ -72,28 +72,33 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::sync::run_test;
 
     #[test]
     fn a_requested_checkpoint_waits_until_the_store_is_idle() {
-        let (idle, looks, done) = (IdleCheckpoint::default(), Cell::new(0), Cell::new(0));
-        // Commits continue until the third look.
-        let commits = || {
-            looks.set(looks.get() + 1);
-            looks.get().min(3)
-        };
-        idle.request();
-        idle.run(commits, || {
-            done.set(done.get() + 1);
-            idle.close();
+        run_test(|| {
+            let (idle, looks, done) = (IdleCheckpoint::default(), Cell::new(0), Cell::new(0));
+            // Commits continue until the third look.
+            let commits = || {
+                looks.set(looks.get() + 1);
+                looks.get().min(3)
+            };
+            idle.request();
+            idle.run(commits, || {
+                done.set(done.get() + 1);
+                idle.close();
+            });
+            assert_eq!((looks.get(), done.get()), (4, 1));
         });
-        assert_eq!((looks.get(), done.get()), (4, 1));
     }
 
     #[test]
     fn closing_ends_the_thread_without_a_checkpoint() {
-        let idle = IdleCheckpoint::default();
-        idle.request();
-        idle.close();
-        idle.run(|| 0, || panic!("closed before the checkpoint"));
+        run_test(|| {
+            let idle = IdleCheckpoint::default();
+            idle.request();
+            idle.close();
+            idle.run(|| 0, || panic!("closed before the checkpoint"));
+        });
     }
 }

@@ -4,8 +4,7 @@
 use std::io;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Clock;
@@ -23,6 +22,7 @@ use super::journal::{Journal, JournalRecord, RecordBuffer};
 use super::key::{StoreKey, StoredObject};
 use super::tables::{Meta, ReadTables, WriteTables};
 use super::watch_cache::lock;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, PoisonError, RwLock, RwLockWriteGuard};
 
 /// Milliseconds to wait for the readers of a database before it is closed.
 const CLOSE_STEPS: u32 = 2_000;

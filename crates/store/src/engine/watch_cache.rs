@@ -9,8 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::iter::repeat;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use clock::Clock;
 use super::CommitMode;
 use super::event_history::{EventHistory, HistoryLimits};
 use super::key::{ResourceId, Revision, StoreKey, WatchEvent};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, PoisonError, RwLock, RwLockReadGuard};
 
 /// The objects that a watcher sees.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
