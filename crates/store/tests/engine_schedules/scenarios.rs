@@ -161,7 +161,7 @@ fn watch_all(idle: usize) {
     assert_eq!(late.join().expect("no panic"), (expected[from.0 as usize..].to_vec(), true));
     let mut in_scope = engine.watch(PODS, Some("a"), Revision(0)).expect("nothing is compacted");
     let mut events = Vec::new();
-    while !events.last().is_some_and(|last| Some(last) == expected.last()) {
+    while events.last().is_none_or(|last| Some(last) != expected.last()) {
         events
             .extend(in_scope.wait(Duration::from_secs(1)).expect("open").iter().map(|event| event.revision));
     }
