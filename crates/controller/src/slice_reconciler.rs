@@ -492,7 +492,13 @@ impl SliceReconciler {
         let acks = match plan::select::not_proxied(service) {
             // Nodes do not program it.
             Some(_) => AckState::Settled(NodeAcks::default()),
-            None => self.leases.acks(snapshot, key, since, now),
+            None => match self.leases.acks(snapshot, key, since, now) {
+                // No node can have programmed what is written now.
+                AckState::Settled(acks) if !plan.is_noop() && acks.reached > 0 && acks.waiting == 0 => {
+                    AckState::Open
+                }
+                acks => acks,
+            },
         };
         let age = last.conditions_sent.map(|sent| now.0.saturating_sub(sent.0));
         let observed = self.observations.condition(service);

@@ -100,6 +100,45 @@ fn done(work: &SliceWrites, revision: Option<u64>) -> WriteResult {
     }
 }
 
+/// Semantics M7: the nodes that reached the slices of before have not reached those that are written now.
+#[test]
+fn honored_waits_until_nodes_have_programmed_the_slices_of_a_new_service() {
+    let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
+    let node = json!({"metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "za"}},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let mut wanted = service();
+    wanted["spec"]["trafficDistribution"] = "PreferSameZone".into();
+    let lease = |revision: &str| {
+        json!({"metadata": {"name": "zoneward-node-n1", "namespace": "kube-system",
+            "annotations": {annotation::PROGRAMMED_REVISION: revision}}})
+    };
+    for (kind, object) in
+        [(ObjectKind::Node, &node), (ObjectKind::Service, &wanted), (ObjectKind::Lease, &lease("5"))]
+    {
+        reconciler.observe(InformerEvent::Applied(kind, watched(object)), at(0));
+    }
+    let honored = |work: &SliceWrites| {
+        let conditions = work.conditions.as_ref()?["status"]["conditions"].as_array()?;
+        let honored = conditions.iter().find(|c| c["type"] == hints::conditions::HONORED)?;
+        Some(honored["status"].clone())
+    };
+    let work = next(&mut reconciler, 0).expect("a slice to make");
+    assert_eq!((work.creates.len(), honored(&work)), (1, None), "no node has programmed it");
+    let mut stored = model::write::new_slice(&work.service, work.uid.as_ref(), &work.creates[0]);
+    for (field, value) in [("name", "web-1"), ("uid", "slice-1"), ("resourceVersion", "7")] {
+        stored["metadata"][field] = value.into();
+    }
+    stored["metadata"]["generation"] = 7.into();
+    reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
+    reconciler.observe(InformerEvent::Applied(ObjectKind::Slice, watched(&stored)), at(2));
+    reconciler.tick(at(1_000));
+    assert!(next(&mut reconciler, 1_000).is_none(), "the node may follow");
+    reconciler.observe(InformerEvent::Applied(ObjectKind::Lease, watched(&lease("7"))), at(1_500));
+    reconciler.tick(at(2_000));
+    let work = next(&mut reconciler, 2_000).expect("the condition");
+    assert_eq!(honored(&work), Some("True".into()));
+}
+
 #[test]
 fn a_slice_that_was_made_is_not_made_again_while_the_cache_does_not_show_it() {
     let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
