@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use model::protobuf::{self, FRAME_HEADER};
 use serde::Deserialize;
 use store::kinds;
 
@@ -36,6 +37,45 @@ struct WatchLineMetadata<'a> {
 struct WatchLineAnnotations<'a> {
     #[serde(default, borrow, rename = "k8s.io/initial-events-end")]
     initial_events_end: Option<Cow<'a, str>>,
+}
+
+/// What an event says, as a line of JSON or as a frame of protobuf.
+struct ReceivedEvent<'a> {
+    word: Cow<'a, str>,
+    revision: Option<u64>,
+    ends_initial_events: bool,
+}
+
+impl<'a> ReceivedEvent<'a> {
+    fn of_line(line: &'a [u8]) -> Option<Self> {
+        let line = serde_json::from_slice::<WatchLine<'_>>(line).ok()?;
+        let WatchLineMetadata { resource_version, annotations } = line.object.metadata;
+        let ends = annotations.and_then(|all| all.initial_events_end);
+        Some(Self {
+            word: line.r#type,
+            revision: resource_version.and_then(|text| text.parse().ok()),
+            ends_initial_events: ends.as_deref() == Some("true"),
+        })
+    }
+
+    fn of_frame(frame: &'a [u8]) -> Option<Self> {
+        let (word, object) = protobuf::watch_event(frame).ok()?;
+        let envelope = protobuf::envelope(object).ok()?;
+        let head = protobuf::head(envelope.raw).ok()?;
+        let revision = head.resource_version.parse().ok();
+        Some(Self { word: word.into(), revision, ends_initial_events: head.ends_initial_events })
+    }
+
+    /// The first event, and how many bytes it has; `None` if it is not complete. The length before a frame begins with a
+    /// zero, because no frame is that long.
+    fn first(bytes: &'a [u8]) -> Option<(usize, Option<Self>)> {
+        if bytes.first() == Some(&0) {
+            let end = FRAME_HEADER + protobuf::frame_length(bytes).ok()??;
+            return Some((end, Self::of_frame(bytes.get(FRAME_HEADER..end)?)));
+        }
+        let len = bytes.iter().position(|byte| *byte == b'\n')?;
+        Some((len + 1, Self::of_line(&bytes[..len])))
+    }
 }
 
 struct WatchPosition {
@@ -94,12 +134,11 @@ impl WatchChecker {
         let mut unread = std::mem::take(&mut watch.unread);
         unread.extend_from_slice(bytes);
         let mut start = 0;
-        while let Some(len) = unread[start..].iter().position(|byte| *byte == b'\n') {
-            let line = serde_json::from_slice::<WatchLine<'_>>(&unread[start..start + len]);
-            start += len + 1;
-            let Ok(line) = line else { continue };
+        while let Some((len, event)) = ReceivedEvent::first(&unread[start..]) {
+            start += len;
+            let Some(event) = event else { continue };
             self.events += 1;
-            watch.line(&line, truth)?;
+            watch.event(&event, truth)?;
         }
         unread.drain(..start);
         watch.unread = unread;
@@ -108,24 +147,18 @@ impl WatchChecker {
 }
 
 impl WatchPosition {
-    fn line(&mut self, line: &WatchLine<'_>, truth: &Truth) -> Result<(), BrokenInvariant> {
-        let meta = &line.object.metadata;
-        let revision = meta.resource_version.as_ref().and_then(|text| text.parse::<u64>().ok());
-        let is_bookmark = line.r#type == "BOOKMARK";
-        let Some(revision) = revision.filter(|_| line.r#type != "ERROR") else { return Ok(()) };
+    fn event(&mut self, event: &ReceivedEvent<'_>, truth: &Truth) -> Result<(), BrokenInvariant> {
+        let is_bookmark = event.word == "BOOKMARK";
+        let Some(revision) = event.revision.filter(|_| event.word != "ERROR") else { return Ok(()) };
         let Some(position) = self.position else {
-            let annotations = meta.annotations.as_ref();
-            let ends_list =
-                annotations.and_then(|all| all.initial_events_end.as_deref()).filter(|_| is_bookmark);
-            let ends_list = ends_list == Some("true");
-            self.position = ends_list.then_some(revision);
+            self.position = Some(revision).filter(|_| is_bookmark && event.ends_initial_events);
             return Ok(());
         };
         let is_late = if is_bookmark { revision < position } else { revision <= position };
         if is_late {
             return Err(BrokenInvariant::new(
                 2,
-                format!("a watch at revision {position} got {} {revision}", line.r#type),
+                format!("a watch at revision {position} got {} {revision}", event.word),
             ));
         }
         let until = if is_bookmark { revision + 1 } else { revision };
