@@ -167,7 +167,7 @@ spec:
     for output in [&traced, &planned] {
         let text = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
         for words in [
-            "spec.externalIPs: TCP 10.96.1.20:80 is the cluster IP of Service shop/cart",
+            "spec.externalIPs: 10.96.1.20 is the cluster IP of Service shop/cart, so TCP 10.96.1.20:80",
             "spec.ports[].nodePort: port 22",
             "FrontendConflict",
             "DeprecatedExternalIPs",

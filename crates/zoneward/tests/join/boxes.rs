@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -22,6 +24,19 @@ use super::net::{Neighbour, be_a_router, set};
 
 /// A machine under load is slow, not wrong.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether an object of this name is in the snapshot of a machine, as JSON or as a message of protobuf.
+pub fn is_in_snapshot(file: &Path, name: &str) -> bool {
+    let stored: Value =
+        fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+    stored["objects"].as_array().into_iter().flatten().any(|entry| match entry["message"].as_str() {
+        Some(message) => {
+            let message = STANDARD.decode(message).unwrap();
+            message.windows(name.len()).any(|part| part == name.as_bytes())
+        }
+        None => entry["object"].to_string().contains(name),
+    })
+}
 
 pub fn until(what: &str, done: impl Fn() -> bool) {
     let began = Instant::now();

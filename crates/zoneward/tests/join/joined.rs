@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
-use super::boxes::{Machine, machines, until};
+use super::boxes::{Machine, is_in_snapshot, machines, until};
 
 pub const SERVICES: &str = "/api/v1/namespaces/default/services";
 pub const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
@@ -223,9 +223,7 @@ pub fn joined_machine_serves_while_the_api_is_away_and_after_its_restart() {
     expose(&second);
     until_reached(&second, web, &["box-2:8080"]);
     let snapshot = second.data.join("snapshot.json");
-    until("the snapshot", || {
-        std::fs::read_to_string(&snapshot).is_ok_and(|text| text.contains("web-80-tcp"))
-    });
+    until("the snapshot", || is_in_snapshot(&snapshot, "web-80-tcp"));
     up.kill();
     until_reached(&second, web, &["box-2:8080"]);
     joined.kill();

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::boxes::{Machine, machines, until};
+use super::boxes::{Machine, is_in_snapshot, machines, until};
 use super::joined::{create_web, until_reached};
 
 pub fn rules_that_are_newer_than_the_snapshot_stay_while_the_api_is_away() {
@@ -17,7 +17,7 @@ pub fn rules_that_are_newer_than_the_snapshot_stay_while_the_api_is_away() {
     (8080..8083).for_each(|port| second.serve(port));
     expose(8080);
     let snapshot = second.data.join("snapshot.json");
-    until("the snapshot", || fs::read_to_string(&snapshot).is_ok_and(|text| text.contains("ipv4-8080")));
+    until("the snapshot", || is_in_snapshot(&snapshot, "ipv4-8080"));
 
     // As if it were killed before it wrote the next one.
     let blocked = second.data.join("snapshot.json.new");
@@ -26,7 +26,7 @@ pub fn rules_that_are_newer_than_the_snapshot_stay_while_the_api_is_away() {
     until_reached(&second, web, &["box-2:8081"]);
     up.kill_all();
     joined.kill_all();
-    assert!(!fs::read_to_string(&snapshot).unwrap().contains("ipv4-8081"));
+    assert!(!is_in_snapshot(&snapshot, "ipv4-8081"));
     let mut joined = second.start(&["join"]);
     let log = || fs::read_to_string(second.log()).unwrap();
     until("the decision", || log().contains("the kernel's rules are newer than the snapshot"));
@@ -41,7 +41,7 @@ pub fn rules_that_are_newer_than_the_snapshot_stay_while_the_api_is_away() {
     let mut up = first.up();
     expose(8082);
     until_reached(&second, web, &["box-2:8082"]);
-    until("the snapshot", || fs::read_to_string(&snapshot).is_ok_and(|text| text.contains("ipv4-8082")));
+    until("the snapshot", || is_in_snapshot(&snapshot, "ipv4-8082"));
     up.kill_all();
     joined.kill_all();
     let joined = second.start(&["join"]);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use super::boxes::{Machine, machines, until};
+use super::boxes::{Machine, is_in_snapshot, machines, until};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 
@@ -54,7 +54,7 @@ pub fn joined_machine_says_how_old_its_objects_are() {
     until("the age", || age(&second) == Some(0));
     for file in ["snapshot.json", "dns-snapshot.json"] {
         let path = second.data.join(file);
-        until(file, || std::fs::read_to_string(&path).is_ok_and(|text| text.contains("\"web\"")));
+        until(file, || is_in_snapshot(&path, "web"));
     }
 
     // The metrics of box-2 are on its own loopback: box-1 does not read its own instead.
