@@ -31,8 +31,6 @@ pub(crate) enum Part {
     Tour,
     /// Every process of a demo replaced under load: about a minute.
     Upgrade,
-    /// Bugs that the simulated plane must find, in an optimised build of its own.
-    Planted,
     /// The object of the eBPF program, compiled again.
     Bpf,
     /// Mode ipvs in a virtual machine: about a minute.
@@ -49,14 +47,13 @@ impl Part {
         [Part::Fmt, Part::Deny, Part::Site, Part::Manifests, Part::Clippy, Part::Doc, Part::Test];
 
     /// Parts that need another build: `--extended`.
-    pub(crate) const EXTENDED: [Part; 10] = [
+    pub(crate) const EXTENDED: [Part; 9] = [
         Part::Bpf,
         Part::Release,
         Part::Fuzz,
         Part::Guides,
         Part::Tour,
         Part::Upgrade,
-        Part::Planted,
         Part::Ipvs,
         Part::Accelerator,
         Part::Packages,
@@ -76,7 +73,6 @@ impl Part {
             Part::Guides => "guides",
             Part::Tour => "tour",
             Part::Upgrade => "upgrade",
-            Part::Planted => "planted",
             Part::Bpf => "bpf",
             Part::Ipvs => "ipvs",
             Part::Accelerator => "accelerator",
@@ -98,7 +94,6 @@ impl Part {
             Part::Guides => "the commands of README and guides work with the release build",
             Part::Tour => "the tour of `cargo xtask demo` ends well with the release build",
             Part::Upgrade => "a rolling upgrade under load fails no connection, in both orders",
-            Part::Planted => "the simulated plane finds each of ten planted bugs",
             Part::Bpf => "the eBPF object is what clang makes of its source",
             Part::Ipvs => "mode ipvs works on a kernel that has it, in a virtual machine",
             Part::Accelerator => {
@@ -131,7 +126,6 @@ impl Part {
             Part::Guides => guides(),
             Part::Tour => tour(),
             Part::Upgrade => upgrade(),
-            Part::Planted => planted(),
             Part::Bpf => bpf::compile(true),
             Part::Ipvs => ipvs::run(),
             Part::Accelerator => accelerator::run(),
@@ -207,14 +201,6 @@ fn upgrade() -> Result<(), Stop> {
     let mut run = shell::nextest(&["run", "--package", "zoneward", "--ignore-default-filter", "-E", filter]);
     run.env("PATH", behind_namesakes()?);
     shell::run(&mut run, "the rolling upgrade", "the test prints what was replaced when a connection failed")
-}
-
-/// The planted bugs of crate plane, with the table of seeds until each is found.
-fn planted() -> Result<(), Stop> {
-    let words = ["run", "--package", "plane", "--features", "plant", "--test", "planted"];
-    let mut run = shell::nextest(&words);
-    run.args(["--cargo-profile", "soak", "--profile", "soak"]).env("PATH", behind_namesakes()?);
-    shell::run(&mut run, "the planted bugs", "the test names the bug that no seed found")
 }
 
 /// The tests of packages, which the ordinary run leaves out because they need this build.
@@ -301,9 +287,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
             Part::Site => tools::ensure(&[tools::MKDOCS], options.install)?,
             Part::Manifests => tools::ensure(&[tools::HELM], options.install)?,
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
-            Part::Test | Part::Guides | Part::Upgrade | Part::Planted => {
-                tools::ensure(&tools::TESTS, options.install)?
-            }
+            Part::Test | Part::Guides | Part::Upgrade => tools::ensure(&tools::TESTS, options.install)?,
             Part::Bpf => tools::ensure(&[tools::CLANG], options.install)?,
             Part::Ipvs | Part::Accelerator => {
                 tools::ensure(&tools::TESTS, options.install)?;
