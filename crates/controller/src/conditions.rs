@@ -70,7 +70,7 @@ pub fn update(
     }
     let texts = texts(&conditions);
     let is_sent = sent == Some(&texts);
-    let patch = (!is_sent).then(|| patch(&conditions, stored, now));
+    let patch = (!is_sent).then(|| patch(&conditions, stored, sent, now));
     ConditionUpdate { patch, awaited: Some(texts), deferred }
 }
 
@@ -98,7 +98,7 @@ impl RejectedWrite {
         if stored.is_some_and(|text| text.starts_with(reported.trim_end())) {
             return None;
         }
-        Some(patch(&after_refusal(self.conditions.clone(), message), &self.stored, now))
+        Some(patch(&after_refusal(self.conditions.clone(), message), &self.stored, None, now))
     }
 }
 
@@ -142,16 +142,19 @@ fn is_ours(kind: &str) -> bool {
     kind.starts_with(annotation::CONDITION_PREFIX)
 }
 
-/// The patch of `status` from the stored conditions to these. Only a changed status sets lastTransitionTime.
-fn patch(conditions: &[Condition], stored: &Labels, now: Timestamp) -> Value {
+/// The patch of `status` from the stored conditions to these. Only a changed status sets lastTransitionTime: one that differs
+/// from the stored one, or from one that was sent and that the watch has not shown yet.
+fn patch(conditions: &[Condition], stored: &Labels, sent: Option<&Labels>, now: Timestamp) -> Value {
     let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let mut entries = Vec::new();
     for condition in conditions {
         let status = condition.status.as_str();
-        let before = stored.value(condition.kind).and_then(|text| text.split(' ').next().map(str::to_owned));
+        let is_same = |before: &Labels| {
+            before.value(condition.kind).and_then(|text| text.split(' ').next()) == Some(status)
+        };
         let mut entry = json!({"type": condition.kind, "status": status, "reason": condition.reason,
             "message": condition.message});
-        if before.as_deref() != Some(status) {
+        if !is_same(stored) || !sent.is_none_or(is_same) {
             entry["lastTransitionTime"] = time.clone().into();
         }
         entries.push(entry);
@@ -178,17 +181,26 @@ mod tests {
         let accepted = condition(hints::conditions::ACCEPTED, ConditionStatus::True);
         let honored = condition(HONORED, ConditionStatus::True);
         let before = texts(&[accepted.clone(), condition(HONORED, ConditionStatus::False)]);
-        let patch = patch(&[accepted, honored], &before, Timestamp::UNIX_EPOCH);
+        let patch = patch(&[accepted, honored], &before, None, Timestamp::UNIX_EPOCH);
         let entries = &patch["status"]["conditions"];
         assert_eq!(entries[0].get("lastTransitionTime"), None);
         assert_eq!(entries[1]["lastTransitionTime"], "1970-01-01T00:00:00Z");
+    }
+
+    /// The stored conditions are those that the watch has shown; they may have been removed since.
+    #[test]
+    fn conditions_that_were_removed_a_moment_ago_get_a_transition_time() {
+        let accepted = condition(hints::conditions::ACCEPTED, ConditionStatus::True);
+        let before = texts(std::slice::from_ref(&accepted));
+        let patch = patch(&[accepted], &before, Some(&Labels::EMPTY), Timestamp::UNIX_EPOCH);
+        assert_eq!(patch["status"]["conditions"][0]["lastTransitionTime"], "1970-01-01T00:00:00Z");
     }
 
     #[test]
     fn conditions_of_a_service_without_a_mechanism_are_removed() {
         let before = texts(&[condition(HONORED, ConditionStatus::True)]);
         assert!(!are_stored(&[], &before) && are_stored(&[], &Labels::EMPTY));
-        let patch = patch(&[], &before, Timestamp::UNIX_EPOCH);
+        let patch = patch(&[], &before, None, Timestamp::UNIX_EPOCH);
         assert_eq!(patch["status"]["conditions"], json!([{"$patch": "delete", "type": HONORED}]));
     }
 }

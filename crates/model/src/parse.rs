@@ -303,10 +303,11 @@ fn ignored_field(object: ObjectRef, error: &FieldError) -> Notice {
 
 fn typed<T: DeserializeOwned>(value: &Value) -> ParseResult<T> {
     strict(value).or_else(|error| {
-        // `cpu: 4` without quotes is legal, but the generated types expect a string.
-        let mut quoted = value.clone();
-        quote_quantities(&mut quoted);
-        strict(&quoted).map_err(|_| error)
+        // `cpu: 4` without quotes and a condition without a time are legal, but the generated types expect both.
+        let mut completed = value.clone();
+        quote_quantities(&mut completed);
+        complete_conditions(&mut completed);
+        strict(&completed).map_err(|_| error)
     })
 }
 
@@ -318,6 +319,17 @@ fn strict<T: DeserializeOwned>(value: &Value) -> ParseResult<T> {
             error.into_inner().to_string(),
         )
     })
+}
+
+/// Gives conditions of a status without `lastTransitionTime`, or with null, the time zero: no decision reads it, and no
+/// status may make an object unreadable.
+fn complete_conditions(object: &mut Value) {
+    let conditions = object.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
+        if condition.get("lastTransitionTime").is_none_or(Value::is_null) {
+            condition.insert("lastTransitionTime".to_owned(), "1970-01-01T00:00:00Z".into());
+        }
+    }
 }
 
 /// Turns numbers into strings in the maps whose values are quantities.

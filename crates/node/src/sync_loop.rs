@@ -102,6 +102,8 @@ struct Pending {
     triggers: Vec<(Family, Timestamp)>,
     /// The highest resourceVersion of an EndpointSlice.
     revision: u64,
+    /// The same for a list in progress, whose objects are not ordered by version.
+    listed_revision: u64,
     /// Stale UDP flows, until they are deleted.
     flows: PendingFlows,
 }
@@ -323,7 +325,8 @@ impl SyncLoop {
 
     /// Whether refused Services are retried by themselves: no other change is pending.
     fn retries_refused(&self) -> bool {
-        matches!(self.phase, Phase::Steady) && self.pending.services.is_empty()
+        let is_held = self.schedule.is_held(self.clock.now());
+        matches!(self.phase, Phase::Steady) && self.pending.services.is_empty() && !is_held
     }
 
     /// Retries a Service that the kernel refused, when its backoff is over.

@@ -4,6 +4,7 @@
 //! change -> wait for the minimum sync period -> Partial
 //! failure -> exponential backoff, up to syncPeriod -> Full    (pitfall 1: the failed change may be half applied)
 //! every syncPeriod -> Verify: were the tables modified externally?
+//! relist of slices -> Partial and Full wait until it is complete, for a bounded time
 //! ```
 //!
 //! Time is an argument.
@@ -45,6 +46,8 @@ pub struct SyncSchedule {
     last: Option<LastSync>,
     failures: u32,
     verified: Instant,
+    /// No change is applied before this.
+    held_until: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +67,7 @@ impl SyncSchedule {
             last: None,
             failures: 0,
             verified: now,
+            held_until: None,
         }
     }
 
@@ -75,6 +79,19 @@ impl SyncSchedule {
     /// The node itself changed, or the kernel's state is uncertain.
     pub fn request_full(&mut self) {
         self.needs_full = true;
+    }
+
+    /// Changes wait until [`Self::release`], or until this time. A hold that is in force is not extended.
+    pub fn hold(&mut self, until: Instant) {
+        self.held_until.get_or_insert(until);
+    }
+
+    pub fn release(&mut self) {
+        self.held_until = None;
+    }
+
+    pub fn is_held(&self, now: Instant) -> bool {
+        self.held_until.is_some_and(|until| until > now)
     }
 
     /// The sync that is due now, if any.
@@ -92,6 +109,12 @@ impl SyncSchedule {
         if !self.pending && !self.needs_full {
             return (Some(self.verified + self.sync_period), SyncKind::Verify);
         }
+        let (at, kind) = self.next_change();
+        (at.max(self.held_until), kind)
+    }
+
+    /// When the pending changes may be applied, but for a hold.
+    fn next_change(&self) -> (Option<Instant>, SyncKind) {
         let kind = if self.needs_full { SyncKind::Full } else { SyncKind::Partial };
         let Some(last) = self.last else { return (None, kind) };
         if self.failures > 0 {

@@ -10,7 +10,7 @@ use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
 use model::{Family, Interner, Service, Slice, SliceContent, Snapshot, annotation, parse};
 use plan::forward::{NodeConfig, table};
-use plan::hints::{HintConfig, Hysteresis};
+use plan::hints::Hysteresis;
 use plan::planner::Planner;
 use plan::slices::{SliceOptions, TriggerTimes, orphans};
 use serde_json::Value;
@@ -19,6 +19,7 @@ use store::kinds;
 
 use crate::kernels::{connect, planned, reached};
 use crate::parties::{Machine, node_settings};
+use crate::service_conditions::planner;
 use crate::truth::Truth;
 use crate::violation::BrokenInvariant;
 
@@ -57,7 +58,7 @@ pub fn check(engine: &Engine, machines: &[Machine], truth: &Truth) -> Checked {
 }
 
 fn check_slices(snapshot: &Snapshot) -> Checked {
-    let planner = Planner::new(snapshot, HintConfig::default(), SliceOptions::default());
+    let planner = planner(snapshot);
     for (service, stored) in snapshot.services() {
         let ours: Vec<&Slice> = stored.iter().filter(|slice| is_ours(slice)).collect();
         let memory = |family| Hysteresis::from_slices(family, stored);

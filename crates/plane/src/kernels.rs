@@ -1,5 +1,5 @@
 //! Clients that open connections, by evaluating the kernels of nodes: invariants 9 (old or new, never half; never an
-//! address that was no endpoint) and 11 (Require stays in its zone).
+//! address that was no endpoint), 11 (Require stays in its zone) and 12 (what a node reports, its kernel holds).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ use crate::parties::{Machine, node_settings, service_range};
 use crate::truth::{ServiceVersions, Truth};
 use crate::violation::BrokenInvariant;
 
-const TCP: u8 = 6;
+pub const TCP: u8 = 6;
 
 /// The endpoints that a client of a node reaches; empty if it is rejected or dropped.
 pub type Reached = BTreeSet<SocketAddr>;
@@ -24,7 +24,18 @@ pub type Reached = BTreeSet<SocketAddr>;
 /// Opens a connection from a pod of the node to a cluster IP.
 pub fn connect(kernel: &FakeKernel, machine: &Machine, to: SocketAddr) -> Option<Evaluation> {
     let client = SocketAddr::new(IpAddr::from([10, 244, 255, 250]), 40_000);
-    let packet = TracedPacket::new(TCP, client, to);
+    open(kernel, machine, TCP, client, to)
+}
+
+/// Opens a connection from a client to a cluster IP.
+pub fn open(
+    kernel: &FakeKernel,
+    machine: &Machine,
+    protocol: u8,
+    client: SocketAddr,
+    to: SocketAddr,
+) -> Option<Evaluation> {
+    let packet = TracedPacket::new(protocol, client, to);
     kernel.evaluate(&packet, &NodeAddresses { addresses: vec![machine.address] }).ok()
 }
 
@@ -53,6 +64,8 @@ pub struct KernelChecker {
     /// The cluster IP that is the next one's turn, by node.
     turns: BTreeMap<usize, usize>,
     pub connections: u64,
+    /// Services whose rules were compared with a report.
+    pub reports: u64,
 }
 
 impl KernelChecker {
@@ -75,6 +88,42 @@ impl KernelChecker {
             if evaluation.verdict == TracedVerdict::Dnat {
                 self.reaches(number, machine, to, reached(&evaluation), services, truth)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Invariant 12: a node reports a revision of slices once its kernel holds them. Rules that others flushed are restored
+    /// later; they hold nothing meanwhile.
+    pub fn check_report(
+        &mut self,
+        machine: &Machine,
+        revision: u64,
+        failed: &str,
+        truth: &Truth,
+    ) -> Result<(), BrokenInvariant> {
+        let faulty = machine.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((ip, port), services) in &truth.frontends {
+            // Of an address that moved from one Service to another, either may have it.
+            let Some(service) = services.first().filter(|_| services.len() == 1) else { continue };
+            let Some(versions) = truth.versions.get(service) else { continue };
+            if service == "default/kubernetes" || failed.split(',').any(|name| name == service) {
+                continue;
+            }
+            let to = SocketAddr::new(*ip, *port);
+            let Some(evaluation) = connect(&faulty.kernel, machine, to) else { continue };
+            let from = versions.slice_revisions.partition_point(|at| *at <= revision).saturating_sub(1);
+            if evaluation.verdict != TracedVerdict::Dnat
+                || was_planned(machine, to, &reached(&evaluation), versions, from, truth)
+            {
+                self.reports += 1;
+                continue;
+            }
+            let text = format!(
+                "{} reports revision {revision} and sends {to} of {service} to {:?}, as before it",
+                machine.name,
+                reached(&evaluation)
+            );
+            return Err(BrokenInvariant::new(12, text));
         }
         Ok(())
     }
@@ -119,7 +168,7 @@ impl KernelChecker {
                 format!("{name} in {zones:?} sends {to} of {services:?}, which requires its zone, to {far}");
             return Err(BrokenInvariant::new(11, text));
         }
-        if versions.any(|versions| was_planned(machine, to, &found, versions, truth)) {
+        if versions.any(|versions| was_planned(machine, to, &found, versions, 0, truth)) {
             known.insert(found);
             return Ok(());
         }
@@ -128,12 +177,14 @@ impl KernelChecker {
     }
 }
 
-/// Whether any versions of the Service, its slices and the Node say this. Watches of different kinds are not ordered.
+/// Whether any versions of the Service, its slices from a version on, and the Node say this. Watches of different kinds are
+/// not ordered.
 fn was_planned(
     machine: &Machine,
     to: SocketAddr,
     found: &Reached,
     versions: &ServiceVersions,
+    from: usize,
     truth: &Truth,
 ) -> bool {
     let settings = node_settings();
@@ -148,7 +199,7 @@ fn was_planned(
         }
     }
     configs.iter().any(|config| {
-        versions.slices.iter().rev().any(|slices| {
+        versions.slices.iter().skip(from).rev().any(|slices| {
             versions.services.iter().rev().any(|service| {
                 let (frontends, _) = forward(service, slices, config);
                 let of_address = frontends.iter().find(|frontend| frontend.address == address);

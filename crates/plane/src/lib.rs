@@ -3,29 +3,35 @@
 //!
 //! ```text
 //! seed -> Options
-//! users, kubelets --\                                        /-> Truth: the API's log (1, 2, 3, 6, 7)
+//! users, kubelets --\                                        /-> Truth: the API's log (1, 2, 3, 6, 7, 8, 12)
 //! controllers -------+-> Link -> Network (faults) -> API ----+-> WatchChecker (2)
 //! nodes -------------/                |              disk     \-> convergence: plan from nothing (5, 18, 20)
-//!   kernels -> KernelChecker (9, 11)  +-> Story: hash of all events, last lines
+//!   kernels -> KernelChecker (9, 11, 12), FlowChecker (10, 14)
+//!                                     +-> Story: hash of all events, last lines
 //! ```
 //!
 //! A test tool: no part of the program. docs/benchmarks/simulation.md says which invariants are checked.
 
+mod acknowledgements;
 mod convergence;
 mod disk;
 mod duplicates;
+mod flows;
+mod foreign;
 mod kernels;
 mod linearizability;
 mod link;
 mod network;
 mod options;
 mod parties;
+mod service_conditions;
 mod simulation;
 pub mod soak;
 pub mod store_histories;
 mod story;
 mod time;
 mod truth;
+mod udp_history;
 mod violation;
 mod watches;
 mod workload;

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use dataplane::conntrack::DumpFault;
 use dataplane::nftables::Kernel;
 use dataplane::nftables::fake::KernelFault;
+use model::annotation::{FAILED_SERVICES, PROGRAMMED_REVISION};
 use model::random::Random;
 use nix::errno::Errno;
 use serde_json::Value;
@@ -14,11 +16,13 @@ use tokio::sync::watch;
 use crate::convergence;
 use crate::disk::SimulatedDisk;
 use crate::duplicates::DuplicateChecker;
+use crate::flows::FlowChecker;
 use crate::kernels::KernelChecker;
 use crate::link::{Link, Outbox};
 use crate::network::{ResponsePart, SimulatedNetwork};
 use crate::options::Options;
 use crate::parties::{ApiProcess, Machine, start_controller, start_node};
+use crate::service_conditions;
 use crate::story::Story;
 use crate::time::PausedRuntime;
 use crate::truth::Truth;
@@ -100,6 +104,7 @@ pub struct Simulation {
     truth: Truth,
     watches: WatchChecker,
     kernels: KernelChecker,
+    flows: FlowChecker,
     duplicates: DuplicateChecker,
     swept: u64,
     step_ms: u64,
@@ -152,6 +157,7 @@ impl Simulation {
             truth: Truth::default(),
             watches: WatchChecker::default(),
             kernels: KernelChecker::default(),
+            flows: FlowChecker::new(random.split()),
             duplicates: DuplicateChecker::new(&options.faults),
             swept: 0,
             step_ms: options.step_ms,
@@ -166,6 +172,11 @@ impl Simulation {
         let mut counts = self.counts;
         counts.extend(self.network.counts);
         counts.insert("connections evaluated", self.kernels.connections);
+        counts.insert("flows opened", self.flows.opened);
+        counts.insert("flows ended by nodes", self.flows.ended);
+        counts.insert("Services compared with reports of nodes", self.kernels.reports);
+        counts.insert("Services that became Honored", self.truth.acknowledgements.honored);
+        counts.insert("writes of conditions compared", self.truth.foreign.compared);
         counts.insert("watch events checked", self.watches.events);
         counts.insert("revisions", self.truth.revision());
         counts.insert("actions of users", self.workload.actions);
@@ -232,6 +243,7 @@ impl Simulation {
             self.network.sweep();
         }
         self.check_leaders()?;
+        self.flows.open(self.now, &self.machines, &self.truth);
         self.check_kernels(&due)
     }
 
@@ -253,6 +265,7 @@ impl Simulation {
         for party in ran {
             if let Role::Node(number) = self.parties[*party].role {
                 self.kernels.check(number, &self.machines[number], &self.truth)?;
+                self.flows.check(number, &self.machines[number], &self.truth)?;
             }
         }
         Ok(())
@@ -277,7 +290,10 @@ impl Simulation {
             Role::Controller(leading) => {
                 *leading = Some(start_controller(&runtime, &link, &self.names[number], random));
             }
-            Role::Node(machine) => start_node(&runtime, &link, &self.machines[*machine], random),
+            Role::Node(machine) => {
+                self.flows.started(*machine);
+                start_node(&runtime, &link, &self.machines[*machine], random);
+            }
         }
         party.runtime = Some(runtime);
         party.next_turn = self.now;
@@ -326,6 +342,7 @@ impl Simulation {
             }
             return Ok(());
         }
+        self.truth.now = self.now;
         if api.api.engine().revision().0 > self.truth.revision() {
             self.truth.read()?;
             self.duplicates.check(&self.truth)?;
@@ -365,6 +382,13 @@ impl Simulation {
                 return Err(BrokenInvariant::new(4, text));
             }
             let body = is_write.then(|| serde_json::from_slice(sent.request.body()).unwrap_or_default());
+            if let Some(Role::Node(machine)) = self.parties.get(sent.party).map(|party| &party.role)
+                && path.contains("/leases")
+                && let Some((revision, failed)) = body.as_ref().and_then(reported)
+            {
+                self.kernels.check_report(&self.machines[*machine], revision, failed, &self.truth)?;
+                self.flows.reported(*machine);
+            }
             let id = self.network.send(self.now, sent, &self.names, &mut self.story);
             self.sent.extend(body.map(|body| (id, body)));
         }
@@ -451,6 +475,7 @@ impl Simulation {
             && reboots
         {
             self.machines[*machine].reboot();
+            self.flows.rebooted(*machine);
         }
         self.note(number, format_args!("crashes for {away} ms"));
     }
@@ -482,7 +507,23 @@ impl Simulation {
         self.parties[0].restart_at = self.now + self.random.below(8_000) as u64;
     }
 
+    fn fault_conntrack(&mut self) {
+        let number = self.random.below(self.machines.len());
+        let fault = [DumpFault::Half, DumpFault::Interrupted, DumpFault::Lost][self.random.below(3)];
+        self.count("fault of conntrack");
+        self.story.note(
+            self.now,
+            &self.machines[number].name,
+            format_args!("conntrack will fail: {fault:?}"),
+        );
+        let mut conntrack = self.machines[number].conntrack.lock().unwrap_or_else(PoisonError::into_inner);
+        conntrack.faults.push_back(fault);
+    }
+
     fn fault_kernel(&mut self) {
+        if self.random.below(4) == 0 {
+            return self.fault_conntrack();
+        }
         let faults = [
             KernelFault::Refuse { errno: Errno::ENOBUFS, message: 1 },
             KernelFault::Refuse { errno: Errno::EINVAL, message: 2 },
@@ -507,6 +548,7 @@ impl Simulation {
         self.disk.stop_after(u64::MAX);
         for machine in &self.machines {
             machine.kernel.lock().unwrap_or_else(PoisonError::into_inner).heal();
+            machine.conntrack.lock().unwrap_or_else(PoisonError::into_inner).faults.clear();
         }
         for party in &mut self.parties {
             party.restart_at = party.restart_at.min(self.now);
@@ -610,8 +652,19 @@ impl Simulation {
             }
         }
         // A watch that reached its timeout may just be opened again.
-        self.converge(SETTLE_LIMIT)
+        self.converge(SETTLE_LIMIT)?;
+        self.flows.check_settled(&self.machines, &self.truth)?;
+        let Some(api) = &self.api else { return Err(BrokenInvariant::new(19, "the API is down")) };
+        let (snapshot, _) = convergence::snapshot(api.api.engine())?;
+        service_conditions::check(&snapshot, &service_conditions::planner(&snapshot))
     }
+}
+
+/// The revision that a node reports in its Lease, and the Services that failed.
+fn reported(lease: &Value) -> Option<(u64, &str)> {
+    let annotations = &lease["metadata"]["annotations"];
+    let revision = annotations[PROGRAMMED_REVISION].as_str()?.parse().ok()?;
+    Some((revision, annotations[FAILED_SERVICES].as_str().unwrap_or_default()))
 }
 
 fn leads(party: &Party) -> bool {

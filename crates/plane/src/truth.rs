@@ -1,5 +1,6 @@
 //! What the API committed, read from its log beside the network, and the invariants of that history: 1 (acknowledged
-//! writes survive), 2 (revisions grow), 3 (no lost update), 6 (slices name real pods), 7 (addresses are unique).
+//! writes survive), 2 (revisions grow), 3 (no lost update), 6 (slices name real pods), 7 (addresses are unique). It passes
+//! changes on to the checks of 8, 12 and 14.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +11,10 @@ use serde_json::Value;
 use store::engine::{Engine, ResourceId, Revision, WatchEvent, WatchEventType, Watcher};
 use store::kinds;
 
+use crate::acknowledgements::Acknowledgements;
+use crate::foreign::ForeignFields;
 use crate::parties::service_range;
+use crate::udp_history::UdpHistory;
 use crate::violation::BrokenInvariant;
 
 /// Versions of a Service that a node may still have.
@@ -31,6 +35,8 @@ struct CommittedChange {
 pub struct ServiceVersions {
     pub services: Vec<Service>,
     pub slices: Vec<Vec<Slice>>,
+    /// The revision of the change after which the slices were these.
+    pub slice_revisions: Vec<u64>,
     /// Whether every version required its zone.
     pub always_requires_zone: bool,
 }
@@ -57,6 +63,11 @@ pub struct Truth {
     /// Revision of the last change that is not a Lease's.
     pub last_change: u64,
     pub last_change_line: String,
+    /// Simulated time.
+    pub now: u64,
+    pub foreign: ForeignFields,
+    pub acknowledgements: Acknowledgements,
+    pub udp: UdpHistory,
 }
 
 struct KnownKinds {
@@ -185,14 +196,23 @@ impl Truth {
             (self.ids.pod, "v1", "Pod"),
             (self.ids.node, "v1", "Node"),
         ];
+        if kind == self.ids.lease {
+            let lease = serde_json::from_slice(&event.json).unwrap_or_default();
+            self.acknowledgements.lease(&name, &lease, self.now);
+        }
         let Some((_, version, word)) = row.into_iter().find(|(id, ..)| *id == kind) else { return Ok(()) };
         let text = String::from_utf8_lossy(&event.json).into_owned();
         let (object, _) = parse::text(version, word, &text, &mut self.interner);
         let full_name = format!("{}/{name}", event.key.namespace);
         match object {
             Some(Object::Service(service)) => self.service(&full_name, *service, &text, is_deletion),
-            Some(Object::Slice(slice)) => self.slice(&full_name, *slice, is_deletion),
+            Some(Object::Slice(slice)) => {
+                let json = serde_json::from_str(&text).unwrap_or_default();
+                self.foreign.slice(&full_name, &json, is_deletion)?;
+                self.slice(&full_name, *slice, is_deletion)
+            }
             Some(Object::Node(node)) => {
+                self.acknowledgements.node(&name, is_deletion, self.now);
                 self.nodes.entry(name).or_default().push(*node);
                 Ok(())
             }
@@ -216,6 +236,9 @@ impl Truth {
 
     fn service(&mut self, name: &str, service: Service, text: &str, is_deletion: bool) -> Checked {
         let json: Value = serde_json::from_str(text).unwrap_or_default();
+        self.foreign.service(name, &json, is_deletion)?;
+        self.acknowledgements.service(name, &json, is_deletion, self.now)?;
+        self.udp.service(name, &service, is_deletion);
         self.cluster_ips.remove(name);
         let versions = self.versions.entry(name.to_owned()).or_default();
         let requires = service
@@ -273,12 +296,14 @@ impl Truth {
         let Some(service) = slice.service().map(|key| key.to_string()) else { return Ok(()) };
         for endpoint in &slice.content.endpoints {
             let address = endpoint.addresses.first();
-            let Some(target) = endpoint.target() else { continue };
-            let uid = target.uid.as_ref().map(ToString::to_string).unwrap_or_default();
-            if !self.pod_addresses.get(&uid).is_some_and(|known| known.contains(&address)) {
-                let text =
-                    format!("EndpointSlice {name} says that Pod {} ({uid}) has {address}", target.name);
-                return Err(BrokenInvariant::new(6, text));
+            // Endpoints of other managers are no pods.
+            if let Some(target) = endpoint.target() {
+                let uid = target.uid.as_ref().map(ToString::to_string).unwrap_or_default();
+                if !self.pod_addresses.get(&uid).is_some_and(|known| known.contains(&address)) {
+                    let text =
+                        format!("EndpointSlice {name} says that Pod {} ({uid}) has {address}", target.name);
+                    return Err(BrokenInvariant::new(6, text));
+                }
             }
             let known = self.endpoints.entry(service.clone()).or_default();
             known.extend(
@@ -291,10 +316,17 @@ impl Truth {
         }
         let of_service = |slice: &&Slice| slice.service().is_some_and(|key| key.to_string() == service);
         let now: Vec<Slice> = self.live_slices.values().filter(of_service).cloned().collect();
-        let versions = &mut self.versions.entry(service).or_default().slices;
-        versions.push(now);
-        let extra = versions.len().saturating_sub(VERSIONS);
-        versions.drain(..extra);
+        let revision = |slice: &Slice| slice.resource_version.as_ref().and_then(|text| text.parse().ok());
+        let newest = now.iter().filter_map(revision).max().unwrap_or_default();
+        self.acknowledgements.slices(&service, newest, self.now);
+        self.udp.slices(&service, &now);
+        let revision = self.revision();
+        let versions = self.versions.entry(service).or_default();
+        versions.slices.push(now);
+        versions.slice_revisions.push(revision);
+        let extra = versions.slices.len().saturating_sub(VERSIONS);
+        versions.slices.drain(..extra);
+        versions.slice_revisions.drain(..extra);
         Ok(())
     }
 

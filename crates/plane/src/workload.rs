@@ -15,6 +15,8 @@ use crate::options::Options;
 
 const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
+/// The UDP port of Services that have one.
+pub const UDP_PORT: u16 = 53;
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// A change that is retried until it is done.
@@ -220,7 +222,9 @@ impl Workload {
             }
             68..73 => self.delete_service(),
             73..85 => self.change_service(),
-            85..96 => self.edit_service(),
+            85..92 => self.edit_service(),
+            92..95 => self.set_condition(),
+            95 => self.create_foreign_slice(),
             96..98 => self.move_node(),
             _ => self.replace_node(),
         }
@@ -235,6 +239,11 @@ impl Workload {
         }
         let mut spec = json!({"selector": {"app": format!("a{app}")},
             "ports": [{"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP"}]});
+        if self.random.below(2) == 0
+            && let Some(ports) = spec["ports"].as_array_mut()
+        {
+            ports.push(json!({"name": "dns", "port": UDP_PORT, "targetPort": 5_353, "protocol": "UDP"}));
+        }
         if self.random.below(3) == 0 {
             spec["sessionAffinity"] = json!("ClientIP");
             spec["sessionAffinityConfig"] =
@@ -283,6 +292,31 @@ impl Workload {
         if let Some(path) = self.pick_service() {
             self.push(&path, UserAction::Edit { read: None });
         }
+    }
+
+    /// Another controller writes a condition of its own.
+    fn set_condition(&mut self) {
+        let Some(path) = self.pick_service() else { return };
+        let status = ["True", "False"][self.random.below(2)];
+        let condition = json!({"type": "example.com/Audited", "status": status, "reason": "Audited",
+            "message": format!("audit {}", self.actions), "lastTransitionTime": "2027-01-15T08:00:00Z"});
+        let body = json!({"status": {"conditions": [condition]}});
+        self.push(&path, UserAction::Patch { content_type: STRATEGIC, subresource: "/status", body });
+    }
+
+    /// Another controller adds endpoints of its own to a Service; it never changes them.
+    fn create_foreign_slice(&mut self) {
+        let number = self.random.below(self.names);
+        self.next_name += 1;
+        let name = format!("foreign-{}", self.next_name);
+        let labels = json!({"kubernetes.io/service-name": format!("s{number}"),
+            "endpointslice.kubernetes.io/managed-by": "example.com/controller"});
+        let address = format!("10.245.{}.{}", self.next_name / 200, 1 + self.next_name % 200);
+        let body = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": name, "labels": labels}, "endpoints": [{"addresses": [address]}],
+            "ports": [{"name": "http", "port": 8_080, "protocol": "TCP"}]});
+        let collection = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+        self.push(&format!("{collection}/{name}"), UserAction::Create { collection, body });
     }
 
     fn create_pod(&mut self) {

@@ -52,6 +52,25 @@ fn a_malformed_field_is_named_with_its_object() {
 }
 
 #[test]
+fn a_condition_without_a_time_does_not_lose_the_service() {
+    for time in [json!(null), json!("2027-01-15T08:00:00Z")] {
+        let untimed = json!({"type": "example.com/A", "status": "True", "reason": "R", "message": ""});
+        let timed = json!({"type": "example.com/B", "status": "True", "reason": "R", "message": "",
+            "lastTransitionTime": time});
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+            "status": {"conditions": [untimed, timed]}});
+        check(
+            service.clone(),
+            expect![[r#"
+            parsed
+        "#]],
+        );
+        let (object, notices) = text("v1", "Service", &service.to_string(), &mut Interner::default());
+        assert!(object.is_some() && notices.is_empty());
+    }
+}
+
+#[test]
 fn a_bad_source_range_does_not_lose_the_service() {
     check(
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},

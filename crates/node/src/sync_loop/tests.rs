@@ -398,3 +398,50 @@ fn a_refused_service_does_not_wake_the_loop_while_a_full_sync_waits() {
         world.time.advance(Duration::from_millis(100));
     }
 }
+
+#[test]
+fn changes_wait_for_the_end_of_a_relist() {
+    let mut world = World::programmed();
+    world.sync_loop.observe(InformerEvent::ListStarted(ObjectKind::Slice));
+    world.set(1, 1);
+    for _ in 0..50 {
+        world.sync_loop.work();
+        assert!(world.sync_loop.wake_at() > world.time.clock().now(), "no busy loop while it waits");
+        world.time.advance(Duration::from_millis(100));
+    }
+    world.assert_endpoints([2, 2, 2]);
+    world.sync_loop.observe(InformerEvent::ListCompleted(ObjectKind::Slice));
+    world.sync_loop.work();
+    // The list has no slices of s2 and s3.
+    world.assert_endpoints([1, 0, 0]);
+}
+
+#[test]
+fn changes_do_not_wait_for_a_relist_without_end() {
+    let mut world = World::programmed();
+    world.sync_loop.observe(InformerEvent::ListStarted(ObjectKind::Slice));
+    world.set(1, 1);
+    world.work();
+    world.sync_loop.observe(InformerEvent::ListStarted(ObjectKind::Slice));
+    world.sync_loop.work();
+    world.assert_endpoints([1, 2, 2]);
+}
+
+#[test]
+fn revisions_of_a_list_are_reported_when_it_is_complete() {
+    let mut world = World::programmed();
+    let before = world.programmed.borrow().revision;
+    world.sync_loop.observe(InformerEvent::ListStarted(ObjectKind::Slice));
+    let (_, mut slice) = objects(1, 1);
+    slice["metadata"]["resourceVersion"] = json!("900");
+    world.apply(ObjectKind::Slice, slice);
+    // Longer than changes wait.
+    world.work();
+    world.work();
+    world.assert_endpoints([1, 2, 2]);
+    assert_eq!(world.programmed.borrow().revision, before);
+    (2..=3).for_each(|number| world.set(number, 2));
+    world.sync_loop.observe(InformerEvent::ListCompleted(ObjectKind::Slice));
+    world.work();
+    assert_eq!(world.programmed.borrow().revision, Some(900));
+}

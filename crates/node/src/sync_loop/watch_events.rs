@@ -1,6 +1,7 @@
 //! Watch events into the cache, and which Services they leave pending.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use model::{AddressType, Family, Notice, Object, ObjectKey, ServiceKey, Slice, Timestamp, annotation};
 
@@ -11,9 +12,18 @@ use super::{FAMILIES, SyncLoop, family as of};
 /// Most programming latencies measured per sync.
 const MAX_TRIGGERS: usize = 10_000;
 
+/// How long changes wait for the end of a relist of slices.
+const RELIST_HOLD: Duration = Duration::from_secs(10);
+
 impl SyncLoop {
-    /// Applies a watch event to the cache.
+    /// Applies a watch event to the cache. While slices are listed again, the cache holds old and new slices of a Service
+    /// together: changes wait for the end of the list.
     pub fn observe(&mut self, event: InformerEvent) {
+        if let InformerEvent::ListStarted(ObjectKind::Slice) = event
+            && self.cache.has_listed(&[ObjectKind::Slice])
+        {
+            self.schedule.hold(self.clock.now() + RELIST_HOLD);
+        }
         for mut change in self.cache.read(event) {
             self.observe_change(&change);
             if let ObjectChange::Applied(Object::Slice(slice), _) = &mut change {
@@ -41,6 +51,10 @@ impl SyncLoop {
             }
             ObjectChange::Deleted(kind, key) => self.observe_deletion(*kind, key),
             // Rules stay while the API is unreachable.
+            ObjectChange::Listed(ObjectKind::Slice, _) => {
+                self.pending.revision = self.pending.revision.max(self.pending.listed_revision);
+                self.schedule.release();
+            }
             ObjectChange::Failed(..) | ObjectChange::Listed(..) | ObjectChange::Other(..) => {}
         }
     }
@@ -71,7 +85,11 @@ impl SyncLoop {
             AddressType::Fqdn => &[],
         };
         let version = slice.resource_version.as_deref().and_then(|version| version.parse().ok());
-        self.pending.revision = self.pending.revision.max(version.unwrap_or(0));
+        let seen = match self.cache.is_listing(ObjectKind::Slice) {
+            true => &mut self.pending.listed_revision,
+            false => &mut self.pending.revision,
+        };
+        *seen = version.unwrap_or(0).max(*seen);
         let trigger = slice.content.annotation(annotation::TRIGGER_TIME);
         // Semantics D14: only changes after the start are measured.
         let trigger = trigger.and_then(|text| Timestamp::parse(text)).filter(|at| *at > self.started_at);

@@ -1,0 +1,148 @@
+//! Flows of clients in the conntrack tables of nodes: invariants 10 (established TCP flows stay) and 14 (UDP flows to
+//! endpoints that are gone end, others stay).
+//!
+//! Every so often a client of a node opens a connection: the node's kernel is evaluated, and the flow is entered into its
+//! conntrack table, as the kernel would. Nothing but the node proxy and a reboot deletes entries.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::PoisonError;
+
+use dataplane::backend::TracedVerdict;
+use dataplane::conntrack::{ConntrackEntry, UDP};
+use model::random::Random;
+
+use crate::kernels::{TCP, open};
+use crate::parties::Machine;
+use crate::truth::Truth;
+use crate::violation::BrokenInvariant;
+use crate::workload::UDP_PORT;
+
+type Checked = Result<(), BrokenInvariant>;
+
+/// Mean time between two new flows in the whole cluster.
+const OPEN_MS: usize = 150;
+/// Flows of a node that are watched; no more are opened.
+const MOST_FLOWS: usize = 200;
+
+pub struct FlowChecker {
+    random: Random,
+    next_at: u64,
+    next_port: u16,
+    /// Flows of each machine that should be in its table, with the start of its node proxy that had programmed its rules,
+    /// if it had.
+    flows: BTreeMap<usize, BTreeMap<ConntrackEntry, Option<u64>>>,
+    /// Starts of node proxies, and whether the last one programmed its rules.
+    starts: BTreeMap<usize, (u64, bool)>,
+    pub opened: u64,
+    pub ended: u64,
+}
+
+impl FlowChecker {
+    pub fn new(random: Random) -> Self {
+        let (flows, starts) = (BTreeMap::new(), BTreeMap::new());
+        Self { random, next_at: 0, next_port: 1_024, flows, starts, opened: 0, ended: 0 }
+    }
+
+    /// The table of a machine is empty after a reboot.
+    pub fn rebooted(&mut self, machine: usize) {
+        self.flows.remove(&machine);
+    }
+
+    pub fn started(&mut self, machine: usize) {
+        let (starts, has_programmed) = self.starts.entry(machine).or_default();
+        *starts += 1;
+        *has_programmed = false;
+    }
+
+    /// A node proxy programmed its rules.
+    pub fn reported(&mut self, machine: usize) {
+        self.starts.entry(machine).or_default().1 = true;
+    }
+
+    /// The start of a node proxy that has programmed its rules.
+    fn programmed_start(&self, machine: usize) -> Option<u64> {
+        self.starts.get(&machine).filter(|(_, has_programmed)| *has_programmed).map(|(start, _)| *start)
+    }
+
+    /// A client opens a connection, if it is time.
+    pub fn open(&mut self, now: u64, machines: &[Machine], truth: &Truth) {
+        if now < self.next_at {
+            return;
+        }
+        self.next_at = now + 1 + self.random.below(2 * OPEN_MS) as u64;
+        let number = self.random.below(machines.len());
+        let frontends: Vec<&(IpAddr, u16)> = truth.frontends.keys().collect();
+        let Some((ip, port)) = self.random.pick(&frontends).copied() else { return };
+        let protocol = if *port == UDP_PORT { UDP } else { TCP };
+        self.open_flow(number, &machines[number], protocol, SocketAddr::new(*ip, *port));
+    }
+
+    fn open_flow(&mut self, number: usize, machine: &Machine, protocol: u8, to: SocketAddr) {
+        let start = self.programmed_start(number);
+        let flows = self.flows.entry(number).or_default();
+        if flows.len() >= MOST_FLOWS {
+            return;
+        }
+        self.next_port = self.next_port.checked_add(1).unwrap_or(1_024);
+        let client = SocketAddr::new(IpAddr::from([10, 244, 255, 250]), self.next_port);
+        let evaluation = {
+            let faulty = machine.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+            open(&faulty.kernel, machine, protocol, client, to)
+        };
+        let Some(evaluation) = evaluation.filter(|found| found.verdict == TracedVerdict::Dnat) else {
+            return;
+        };
+        let endpoints: Vec<SocketAddr> = evaluation.endpoints.iter().map(|(address, _)| *address).collect();
+        let Some(endpoint) = self.random.pick(&endpoints).copied() else { return };
+        let (src, dst, reply_src, reply_dst) = (client, to, endpoint, client);
+        let entry = ConntrackEntry { protocol, src, dst, reply_src, reply_dst, id: None };
+        self.opened += 1;
+        flows.insert(entry.clone(), start);
+        machine.conntrack.lock().unwrap_or_else(PoisonError::into_inner).entries.insert(entry);
+    }
+
+    /// After a node proxy ran: what it deleted had to go.
+    pub fn check(&mut self, number: usize, machine: &Machine, truth: &Truth) -> Checked {
+        let Some(flows) = self.flows.get_mut(&number) else { return Ok(()) };
+        let conntrack = machine.conntrack.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<ConntrackEntry> =
+            flows.keys().filter(|entry| !conntrack.entries.contains(entry)).cloned().collect();
+        for entry in gone {
+            flows.remove(&entry);
+            self.ended += 1;
+            let name = &machine.name;
+            if entry.protocol == TCP {
+                return Err(BrokenInvariant::new(10, format!("{name} ends a TCP connection: {entry:?}")));
+            }
+            if truth.udp.always_served(entry.dst, entry.reply_src) {
+                let text = format!("{name} ends a UDP flow whose endpoint has always served: {entry:?}");
+                return Err(BrokenInvariant::new(14, text));
+            }
+        }
+        Ok(())
+    }
+
+    /// When everything is as planned: no flow goes to an endpoint that is gone.
+    ///
+    /// A node proxy that starts, and has not synced, before a Service is deleted does not know its address: as with
+    /// kube-proxy, flows to it stay until they time out. So flows to addresses that no Service has are checked only if the
+    /// process that programmed their rules still runs.
+    pub fn check_settled(&self, machines: &[Machine], truth: &Truth) -> Checked {
+        for (number, flows) in &self.flows {
+            let start = self.programmed_start(*number);
+            for (entry, before) in flows.iter().filter(|(entry, _)| entry.protocol == UDP) {
+                let is_stale = match truth.udp.serving(entry.dst) {
+                    Some(serving) => !serving.contains(&entry.reply_src),
+                    None => before.is_some() && start == *before,
+                };
+                if is_stale {
+                    let name = &machines[*number].name;
+                    let text = format!("{name} keeps a UDP flow to an endpoint that is gone: {entry:?}");
+                    return Err(BrokenInvariant::new(14, text));
+                }
+            }
+        }
+        Ok(())
+    }
+}
