@@ -83,7 +83,7 @@ fn check_slices(snapshot: &Snapshot) -> Checked {
     Ok(())
 }
 
-fn is_ours(slice: &Slice) -> bool {
+pub fn is_ours(slice: &Slice) -> bool {
     slice.managed_by().is_some_and(|name| name == annotation::CONTROLLER_NAME)
 }
 
@@ -105,7 +105,7 @@ fn from_nothing(snapshot: &Snapshot, planner: &Planner, service: &Service, ours:
 }
 
 /// Endpoints with their ports and hints, however they are packed.
-fn sorted<'c>(contents: impl Iterator<Item = &'c SliceContent>) -> Vec<String> {
+pub fn sorted<'c>(contents: impl Iterator<Item = &'c SliceContent>) -> Vec<String> {
     let lines = |content: &SliceContent| {
         let ports: Vec<String> =
             content.ports.iter().map(|port| format!("{:?}/{:?}", port.name, port.port)).collect();

@@ -13,6 +13,7 @@
 //! A test tool: no part of the program. docs/benchmarks/simulation.md says which invariants are checked.
 
 mod acknowledgements;
+mod confluence;
 mod convergence;
 mod disk;
 mod duplicates;

@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use serde_json::Value;
 use tokio::sync::watch;
 
+use crate::confluence::{RunOutcome, UserObject, user_objects};
 use crate::convergence;
 use crate::disk::SimulatedDisk;
 use crate::duplicates::DuplicateChecker;
@@ -117,8 +118,29 @@ impl Simulation {
     /// Runs all phases.
     pub fn run(options: Options, is_traced: bool) -> RunReport {
         let mut simulation = Self::new(options, is_traced);
-        let broken = simulation.phases().err();
+        let broken = simulation.phases().and_then(|()| simulation.compare_undisturbed()).err();
         simulation.report(broken)
+    }
+
+    /// In some seeds: the same objects without faults give the same result.
+    fn compare_undisturbed(&mut self) -> Checked {
+        let Some(api) = self.api.as_ref().filter(|_| self.options.compares_undisturbed()) else {
+            return Ok(());
+        };
+        let found = RunOutcome::of(api.api.engine(), &self.machines)?;
+        let objects = user_objects(api.api.engine())?;
+        let options = Options { fault_ms: 0, ..self.options.clone() }.without_faults();
+        let mut undisturbed = Self::new(options, false);
+        undisturbed.create_only(objects);
+        undisturbed.phases()?;
+        let Some(api) = &undisturbed.api else { return Err(BrokenInvariant::new(19, "the API is down")) };
+        self.count("runs compared with an undisturbed one");
+        found.compare(&RunOutcome::of(api.api.engine(), &undisturbed.machines)?)
+    }
+
+    fn create_only(&mut self, objects: Vec<UserObject>) {
+        let link = Link::new(self.names.len() - 1, &self.outbox);
+        self.workload = Workload::of_objects(&self.options, link, objects);
     }
 
     fn new(options: Options, is_traced: bool) -> Self {

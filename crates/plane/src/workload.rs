@@ -10,6 +10,7 @@ use model::random::Random;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::confluence::UserObject;
 use crate::link::{Link, LinkResponse};
 use crate::options::Options;
 
@@ -77,8 +78,36 @@ pub struct Workload {
 }
 
 impl Workload {
-    pub fn new(options: &Options, link: Link, nodes: Vec<(String, String)>, mut random: Random) -> Self {
-        let mut workload = Self {
+    pub fn new(options: &Options, link: Link, nodes: Vec<(String, String)>, random: Random) -> Self {
+        let mut workload = Self::without_objects(options, link, &nodes, random);
+        workload.create_nodes(options, &nodes);
+        (0..options.services).for_each(|number| workload.create_service(number));
+        (0..options.pods).for_each(|_| workload.create_pod());
+        workload
+    }
+
+    /// Users who create these objects and change nothing.
+    pub fn of_objects(options: &Options, link: Link, objects: Vec<UserObject>) -> Self {
+        let mut workload = Self::without_objects(options, link, &[], Random::seeded(options.seed));
+        for UserObject { collection, body, status } in objects {
+            let path = format!("{collection}/{}", body["metadata"]["name"].as_str().unwrap_or_default());
+            workload.push(&path, UserAction::Create { collection, body });
+            if let Some(body) = status {
+                let patch = UserAction::Patch { content_type: MERGE, subresource: "/status", body };
+                workload.push(&path, patch);
+            }
+        }
+        workload.is_active = false;
+        workload
+    }
+
+    fn without_objects(
+        options: &Options,
+        link: Link,
+        nodes: &[(String, String)],
+        mut random: Random,
+    ) -> Self {
+        Self {
             link,
             objects: BTreeMap::new(),
             pods: BTreeMap::new(),
@@ -95,7 +124,10 @@ impl Workload {
             actions: 0,
             refused: Vec::new(),
             random: random.split(),
-        };
+        }
+    }
+
+    fn create_nodes(&mut self, options: &Options, nodes: &[(String, String)]) {
         for (number, (name, address)) in nodes.iter().enumerate() {
             let labels = json!({"topology.kubernetes.io/zone": format!("zone-{}", number % options.zones),
                 "kubernetes.io/hostname": name});
@@ -103,17 +135,14 @@ impl Workload {
                 "conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "4"}});
             let body = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
                 "status": status});
-            workload.push(
+            self.push(
                 &format!("/api/v1/nodes/{name}"),
                 UserAction::Create { collection: "/api/v1/nodes", body },
             );
             let body = json!({ "status": status });
             let patch = UserAction::Patch { content_type: MERGE, subresource: "/status", body };
-            workload.push(&format!("/api/v1/nodes/{name}"), patch);
+            self.push(&format!("/api/v1/nodes/{name}"), patch);
         }
-        (0..options.services).for_each(|number| workload.create_service(number));
-        (0..options.pods).for_each(|_| workload.create_pod());
-        workload
     }
 
     fn push(&mut self, path: &str, action: UserAction) {
@@ -310,7 +339,7 @@ impl Workload {
         self.next_name += 1;
         let name = format!("foreign-{}", self.next_name);
         let labels = json!({"kubernetes.io/service-name": format!("s{number}"),
-            "endpointslice.kubernetes.io/managed-by": "example.com/controller"});
+            "endpointslice.kubernetes.io/managed-by": "example-controller"});
         let address = format!("10.245.{}.{}", self.next_name / 200, 1 + self.next_name % 200);
         let body = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
             "metadata": {"name": name, "labels": labels}, "endpoints": [{"addresses": [address]}],

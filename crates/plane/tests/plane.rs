@@ -28,6 +28,7 @@ fn without_faults_everything_converges() {
     let options = Options { fault_ms: 5_000, action_ms: 300, step_ms: 200, ..Options::of(1) };
     let report = Simulation::run(options.without_faults(), false);
     assert!(report.counts["watch events checked"] > 0 && report.counts["connections evaluated"] > 0);
+    assert_eq!(report.counts["requests of users refused"], 0, "mistakes of the workload");
     assert!(report.broken.is_none(), "{}", failure(report));
 }
 
