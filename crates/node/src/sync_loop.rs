@@ -187,8 +187,9 @@ impl SyncLoop {
         let due = self.schedule.next_at().unwrap_or(now);
         // While a sync is pending, it includes the refused Services: their own retries wait for it.
         let retry = self.refused.next_retry().filter(|_| self.retries_refused());
-        let others =
-            [self.cleanup_at, self.shares_at, self.pending.flows.retry_at(), retry, self.departed.next_at()];
+        // A pending sync deletes the flows after its rules.
+        let flows = self.pending.flows.retry_at().filter(|_| self.is_programmed());
+        let others = [self.cleanup_at, self.shares_at, flows, retry, self.departed.next_at()];
         others.into_iter().flatten().fold(self.traffic.due().min(due), Instant::min)
     }
 
@@ -212,7 +213,9 @@ impl SyncLoop {
         self.retry_refused(now);
         let departed = self.departed.expire(now);
         self.pending.flows.add_programmed(&departed);
-        if !departed.is_empty() || self.pending.flows.retry_at().is_some_and(|at| at <= now) {
+        if self.is_programmed()
+            && (!departed.is_empty() || self.pending.flows.retry_at().is_some_and(|at| at <= now))
+        {
             self.delete_stale_udp();
         }
         if self.traffic.due() <= now {
@@ -321,6 +324,12 @@ impl SyncLoop {
                 self.listen_for_health_checks();
             }
         }
+    }
+
+    /// Whether the kernel holds all that is planned, but for refused Services: flows that are deleted before would be
+    /// created again by the old rules (pitfall 20).
+    fn is_programmed(&self) -> bool {
+        matches!(self.phase, Phase::Steady) && !self.schedule.has_changes()
     }
 
     /// Whether refused Services are retried by themselves: no other change is pending.
@@ -458,6 +467,8 @@ impl SyncLoop {
             }
             Ok(None) => {}
             Err(trouble) => {
+                // The kernel may hold what is undone in the table.
+                self.pending.flows.add_all(self.forwarder.table());
                 self.pending.services.extend(left_out.undo_all(&mut self.forwarder));
                 return Err(trouble);
             }
@@ -547,6 +558,7 @@ impl SyncLoop {
     fn apply_deltas(&mut self, deltas: &[ServiceDelta]) -> Result<Vec<RefusedService>, BackendError> {
         let refs: Vec<&ServiceDelta> = deltas.iter().collect();
         apply_deltas(&mut *self.backend, &mut self.forwarder, &refs).inspect_err(|_| {
+            self.pending.flows.add_uncertain(deltas);
             deltas.iter().for_each(|delta| self.forwarder.undo(delta));
             self.pending.services.extend(deltas.iter().map(|delta| delta.service.clone()));
         })

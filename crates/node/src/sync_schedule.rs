@@ -90,6 +90,11 @@ impl SyncSchedule {
         self.held_until = None;
     }
 
+    /// Whether a change waits for a sync.
+    pub fn has_changes(&self) -> bool {
+        self.pending || self.needs_full
+    }
+
     pub fn is_held(&self, now: Instant) -> bool {
         self.held_until.is_some_and(|until| until > now)
     }
@@ -106,7 +111,7 @@ impl SyncSchedule {
     }
 
     fn next(&self) -> (Option<Instant>, SyncKind) {
-        if !self.pending && !self.needs_full {
+        if !self.has_changes() {
             return (Some(self.verified + self.sync_period), SyncKind::Verify);
         }
         let (at, kind) = self.next_change();

@@ -29,13 +29,19 @@ pub struct FlowChecker {
     random: Random,
     next_at: u64,
     next_port: u16,
-    /// Flows of each machine that should be in its table, with the start of its node proxy that had programmed its rules,
-    /// if it had.
-    flows: BTreeMap<usize, BTreeMap<ConntrackEntry, Option<u64>>>,
+    /// Flows of each machine that should be in its table.
+    flows: BTreeMap<usize, BTreeMap<ConntrackEntry, OpenFlow>>,
     /// Starts of node proxies, and whether the last one programmed its rules.
     starts: BTreeMap<usize, (u64, bool)>,
     pub opened: u64,
     pub ended: u64,
+}
+
+#[derive(Clone, Copy)]
+struct OpenFlow {
+    opened_at: u64,
+    /// The start of the node proxy that had programmed its rules, if it had.
+    start: Option<u64>,
 }
 
 impl FlowChecker {
@@ -75,10 +81,10 @@ impl FlowChecker {
         let frontends: Vec<&(IpAddr, u16)> = truth.frontends.keys().collect();
         let Some((ip, port)) = self.random.pick(&frontends).copied() else { return };
         let protocol = if *port == UDP_PORT { UDP } else { TCP };
-        self.open_flow(number, &machines[number], protocol, SocketAddr::new(*ip, *port));
+        self.open_flow(now, number, &machines[number], protocol, SocketAddr::new(*ip, *port));
     }
 
-    fn open_flow(&mut self, number: usize, machine: &Machine, protocol: u8, to: SocketAddr) {
+    fn open_flow(&mut self, opened_at: u64, number: usize, machine: &Machine, protocol: u8, to: SocketAddr) {
         let start = self.programmed_start(number);
         let flows = self.flows.entry(number).or_default();
         if flows.len() >= MOST_FLOWS {
@@ -98,7 +104,7 @@ impl FlowChecker {
         let (src, dst, reply_src, reply_dst) = (client, to, endpoint, client);
         let entry = ConntrackEntry { protocol, src, dst, reply_src, reply_dst, id: None };
         self.opened += 1;
-        flows.insert(entry.clone(), start);
+        flows.insert(entry.clone(), OpenFlow { opened_at, start });
         machine.conntrack.lock().unwrap_or_else(PoisonError::into_inner).entries.insert(entry);
     }
 
@@ -131,14 +137,17 @@ impl FlowChecker {
     pub fn check_settled(&self, machines: &[Machine], truth: &Truth) -> Checked {
         for (number, flows) in &self.flows {
             let start = self.programmed_start(*number);
-            for (entry, before) in flows.iter().filter(|(entry, _)| entry.protocol == UDP) {
+            for (entry, flow) in flows.iter().filter(|(entry, _)| entry.protocol == UDP) {
                 let is_stale = match truth.udp.serving(entry.dst) {
                     Some(serving) => !serving.contains(&entry.reply_src),
-                    None => before.is_some() && start == *before,
+                    None => flow.start.is_some() && start == flow.start,
                 };
                 if is_stale {
                     let name = &machines[*number].name;
-                    let text = format!("{name} keeps a UDP flow to an endpoint that is gone: {entry:?}");
+                    let text = format!(
+                        "{name} keeps a UDP flow of {} ms to an endpoint that is gone: {entry:?}",
+                        flow.opened_at
+                    );
                     return Err(BrokenInvariant::new(14, text));
                 }
             }

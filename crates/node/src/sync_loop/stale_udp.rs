@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use dataplane::conntrack::{ConntrackTable, StaleCleanup, delete_stale_udp};
 use dataplane::nfnetlink::NetlinkError;
 use model::forward::{FrontendAddress, UdpService};
-use model::{ForwardingTable, Protocol, ServiceKey, Snapshot};
+use model::{ForwardingTable, Frontend, Protocol, ServiceKey, Snapshot};
 use plan::forward::{Forwarder, ServiceDelta, stale_udp};
 
 use super::departed::DepartedSlices;
@@ -36,12 +36,22 @@ impl PendingFlows {
         self.removed.extend(removed.take(room));
     }
 
-    /// Remembers all frontends: a rebuild may remove any of them. [`Self::drop_served`] forgets those that stay.
+    /// Remembers all frontends: a rebuild or a failed sync may remove any of them. [`Self::drop_served`] forgets those that
+    /// stay.
     pub(super) fn add_all(&mut self, table: &ForwardingTable) {
         for (service, frontends) in table.services() {
-            let all = ServiceDelta { service: service.clone(), old: frontends.to_vec(), new: Vec::new() };
-            self.removed.extend(stale_udp::lost(&all).into_iter().flat_map(|lost| lost.frontends));
+            self.add_frontends(service, frontends);
         }
+    }
+
+    /// Remembers the frontends of changes whose sync failed: the kernel may hold them, although the table does not.
+    pub(super) fn add_uncertain(&mut self, deltas: &[ServiceDelta]) {
+        deltas.iter().for_each(|delta| self.add_frontends(&delta.service, &delta.new));
+    }
+
+    fn add_frontends(&mut self, service: &ServiceKey, frontends: &[Frontend]) {
+        let all = ServiceDelta { service: service.clone(), old: frontends.to_vec(), new: Vec::new() };
+        self.removed.extend(stale_udp::lost(&all).into_iter().flat_map(|lost| lost.frontends));
     }
 
     /// Frontends that are in the table again belong to the Services that own them now.

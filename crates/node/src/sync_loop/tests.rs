@@ -445,3 +445,40 @@ fn revisions_of_a_list_are_reported_when_it_is_complete() {
     world.work();
     assert_eq!(world.programmed.borrow().revision, Some(900));
 }
+
+/// Pitfall 20: what is deleted before the rules change is created again by the old ones.
+#[test]
+fn a_retry_of_deletions_does_not_get_ahead_of_a_failing_sync() {
+    let mut world = World::programmed();
+    world.add_flow(1, 2);
+    world.conntrack.lock().unwrap().faults.extend([DumpFault::Half; 10]);
+    world.set(1, 1);
+    world.sync_loop.work();
+    assert_eq!(world.flows(), ["10.1.1.2"], "the deletion fails");
+    world.delete(2);
+    world.set_zone("zb");
+    (0..3).for_each(|_| world.fail_next_sync());
+    for _ in 0..30 {
+        world.sync_loop.work();
+        world.time.advance(Duration::from_millis(100));
+    }
+    world.assert_endpoints([2, 2, 2]);
+    // The old rules are in force.
+    world.add_flow(2, 1);
+    world.work();
+    world.assert_endpoints([1, 0, 2]);
+    assert!(world.flows().is_empty(), "{:?}", world.flows());
+}
+
+/// A transaction whose reply is lost may be in force.
+#[test]
+fn flows_of_a_service_whose_sync_failed_are_deleted_with_it() {
+    let mut world = World::programmed();
+    world.kernel.lock().unwrap().inject(KernelFault::LoseReply);
+    world.set(4, 2);
+    world.sync_loop.work();
+    world.add_flow(4, 1);
+    world.delete(4);
+    world.work();
+    assert!(world.flows().is_empty(), "{:?}", world.flows());
+}
