@@ -1,6 +1,7 @@
 //! The conditions of a Service, as a strategic merge patch. Conditions of other writers are preserved, and nothing is written
 //! unless one of ours changes.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -8,7 +9,7 @@ use model::service::condition_text;
 use model::{Labels, annotation};
 use plan::ConditionStatus;
 use plan::hints::conditions::{
-    HONORED, NODES_BEHIND, PROGRAMMED, PreviousHonored, WRITE_REFUSED, after_refusal,
+    ACCEPTED, HONORED, NODES_BEHIND, OBSERVED, PROGRAMMED, PreviousHonored, WRITE_REFUSED, after_refusal,
 };
 use plan::hints::{self, Condition, HintOutcome, NodeAcks};
 use serde_json::{Value, json};
@@ -160,8 +161,10 @@ fn patch(conditions: &[Condition], stored: &Labels, sent: Option<&Labels>, now: 
         entries.push(entry);
     }
     if conditions.is_empty() {
-        let old = stored.iter().filter(|(kind, _)| is_ours(kind));
-        entries.extend(old.map(|(kind, _)| json!({"$patch": "delete", "type": kind.as_str()})));
+        // Also those that were sent and that the watch has not shown yet.
+        let stored = stored.iter().map(|(kind, _)| kind.as_str()).filter(|kind| is_ours(kind));
+        let all: BTreeSet<&str> = stored.chain([ACCEPTED, PROGRAMMED, HONORED, OBSERVED]).collect();
+        entries.extend(all.into_iter().map(|kind| json!({"$patch": "delete", "type": kind})));
     }
     json!({"status": {"conditions": entries}})
 }
@@ -178,7 +181,7 @@ mod tests {
 
     #[test]
     fn only_a_changed_status_sets_the_transition_time() {
-        let accepted = condition(hints::conditions::ACCEPTED, ConditionStatus::True);
+        let accepted = condition(ACCEPTED, ConditionStatus::True);
         let honored = condition(HONORED, ConditionStatus::True);
         let before = texts(&[accepted.clone(), condition(HONORED, ConditionStatus::False)]);
         let patch = patch(&[accepted, honored], &before, None, Timestamp::UNIX_EPOCH);
@@ -190,7 +193,7 @@ mod tests {
     /// The stored conditions are those that the watch has shown; they may have been removed since.
     #[test]
     fn conditions_that_were_removed_a_moment_ago_get_a_transition_time() {
-        let accepted = condition(hints::conditions::ACCEPTED, ConditionStatus::True);
+        let accepted = condition(ACCEPTED, ConditionStatus::True);
         let before = texts(std::slice::from_ref(&accepted));
         let patch = patch(&[accepted], &before, Some(&Labels::EMPTY), Timestamp::UNIX_EPOCH);
         assert_eq!(patch["status"]["conditions"][0]["lastTransitionTime"], "1970-01-01T00:00:00Z");
@@ -201,6 +204,10 @@ mod tests {
         let before = texts(&[condition(HONORED, ConditionStatus::True)]);
         assert!(!are_stored(&[], &before) && are_stored(&[], &Labels::EMPTY));
         let patch = patch(&[], &before, None, Timestamp::UNIX_EPOCH);
-        assert_eq!(patch["status"]["conditions"], json!([{"$patch": "delete", "type": HONORED}]));
+        let entries = patch["status"]["conditions"].as_array().unwrap();
+        // A condition that the watch has not shown yet goes as well.
+        for kind in [ACCEPTED, PROGRAMMED, HONORED, OBSERVED] {
+            assert!(entries.contains(&json!({"$patch": "delete", "type": kind})), "{kind}");
+        }
     }
 }

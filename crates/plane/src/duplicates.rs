@@ -22,6 +22,12 @@ impl DuplicateChecker {
         Self { is_on: !faults.may_repeat_writes(), checked: 0 }
     }
 
+    /// A leader lost its lease and cancelled its writes in flight, which the API may have applied: the next leader does not
+    /// expect them, and may create a slice again (run 30371).
+    pub fn leader_stopped(&mut self) {
+        self.is_on = false;
+    }
+
     pub fn check(&mut self, truth: &Truth) -> Result<(), BrokenInvariant> {
         if !self.is_on || truth.last_change == self.checked {
             return Ok(());

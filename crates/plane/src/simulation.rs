@@ -107,6 +107,7 @@ pub struct Simulation {
     kernels: KernelChecker,
     flows: FlowChecker,
     duplicates: DuplicateChecker,
+    has_leader: bool,
     swept: u64,
     step_ms: u64,
     /// Bodies of writes, until they are acknowledged.
@@ -181,6 +182,7 @@ impl Simulation {
             kernels: KernelChecker::default(),
             flows: FlowChecker::new(random.split()),
             duplicates: DuplicateChecker::new(&options.faults),
+            has_leader: false,
             swept: 0,
             step_ms: options.step_ms,
             sent: BTreeMap::new(),
@@ -422,8 +424,12 @@ impl Simulation {
         leading.map(|(number, _)| self.names[number].as_str()).collect()
     }
 
-    fn check_leaders(&self) -> Checked {
-        if self.parties.iter().filter(|party| leads(party)).count() <= 1 {
+    fn check_leaders(&mut self) -> Checked {
+        let leaders = self.parties.iter().filter(|party| leads(party)).count();
+        if std::mem::replace(&mut self.has_leader, leaders > 0) && leaders == 0 {
+            self.duplicates.leader_stopped();
+        }
+        if leaders <= 1 {
             return Ok(());
         }
         Err(BrokenInvariant::new(4, format!("{} lead at the same time", self.leaders().join(" and "))))
