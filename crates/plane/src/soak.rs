@@ -66,7 +66,9 @@ pub fn run_seeds(
         summary.add(&report);
         if report.broken.is_some() {
             let Some(explain) = explain else {
-                summary.failures.push((seed, headline(&report)));
+                let text = headline(&report);
+                eprintln!("seed {seed}: {text}");
+                summary.failures.push((seed, text));
                 continue;
             };
             summary.failures.push((seed, explain(report)));
