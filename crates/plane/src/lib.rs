@@ -5,15 +5,17 @@
 //! seed -> Options
 //! users, kubelets --\                                        /-> Truth: the API's log (1, 2, 3, 6, 7)
 //! controllers -------+-> Link -> Network (faults) -> API ----+-> WatchChecker (2)
-//! nodes -------------/                |              disk     \-> convergence: plan from nothing (5, 18, 20)
-//!   kernels -> KernelChecker (9, 11)  +-> Story: hash of all events, last lines
+//! nodes, L7 control -/                |              disk     \-> convergence: plan from nothing (5, 13, 18, 20, 23)
+//!   kernels -> KernelChecker (9, 11, 13) +-> Story: hash of all events, last lines
 //! ```
 //!
 //! A test tool: no part of the program. docs/benchmarks/simulation.md says which invariants are checked.
 
 mod convergence;
 mod disk;
+mod drains;
 mod duplicates;
+mod envoys;
 mod kernels;
 mod linearizability;
 mod link;
@@ -22,10 +24,12 @@ mod options;
 mod parties;
 mod simulation;
 pub mod soak;
+mod spill;
 pub mod store_histories;
 mod story;
 mod time;
 mod truth;
+mod upgrade;
 mod violation;
 mod watches;
 mod workload;

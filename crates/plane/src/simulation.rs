@@ -14,14 +14,16 @@ use tokio::sync::watch;
 use crate::convergence;
 use crate::disk::SimulatedDisk;
 use crate::duplicates::DuplicateChecker;
+use crate::envoys::{CONTROL_WATCHES, ControlProcess, start_control};
 use crate::kernels::KernelChecker;
 use crate::link::{Link, Outbox};
 use crate::network::{ResponsePart, SimulatedNetwork};
 use crate::options::Options;
 use crate::parties::{ApiProcess, Machine, start_controller, start_node};
 use crate::story::Story;
-use crate::time::PausedRuntime;
+use crate::time::{PausedRuntime, wall_time};
 use crate::truth::Truth;
+use crate::upgrade::ControllerVersion;
 use crate::violation::BrokenInvariant;
 use crate::watches::WatchChecker;
 use crate::workload::Workload;
@@ -49,6 +51,8 @@ enum Role {
     Api,
     Controller(Option<watch::Receiver<bool>>),
     Node(usize),
+    /// The L7 control plane.
+    Control(Option<ControlProcess>),
 }
 
 struct Party {
@@ -58,6 +62,7 @@ struct Party {
     restart_at: u64,
     /// Without messages, its timers run again at this time.
     next_turn: u64,
+    version: ControllerVersion,
 }
 
 impl Party {
@@ -122,6 +127,7 @@ impl Simulation {
         let mut names = vec!["api".to_owned()];
         names.extend((0..CONTROLLERS).map(|number| format!("controller-{number}")));
         names.extend(machines.iter().map(|machine| machine.name.clone()));
+        names.extend(options.has_routes.then(|| "mesh-control".to_owned()));
         names.push("user".to_owned());
         let outbox = Outbox::default();
         let link = Link::new(names.len() - 1, &outbox);
@@ -129,11 +135,18 @@ impl Simulation {
             machines.iter().map(|machine| (machine.name.clone(), machine.address.to_string())).collect();
         let roles = std::iter::once(Role::Api)
             .chain((0..CONTROLLERS).map(|_| Role::Controller(None)))
-            .chain((0..machines.len()).map(Role::Node));
+            .chain((0..machines.len()).map(Role::Node))
+            .chain(options.has_routes.then_some(Role::Control(None)));
         let drift = options.faults.drift;
         let mut rate = || 1_000 + random.below(2 * drift + 1) as u64 - drift as u64;
-        let parties =
-            roles.map(|role| Party { role, runtime: None, rate: rate(), restart_at: 0, next_turn: 0 });
+        let parties = roles.map(|role| Party {
+            role,
+            runtime: None,
+            rate: rate(),
+            restart_at: 0,
+            next_turn: 0,
+            version: ControllerVersion::This,
+        });
         let parties = parties.collect();
         let mut story = Story::default();
         story.is_traced = is_traced;
@@ -232,6 +245,7 @@ impl Simulation {
             self.network.sweep();
         }
         self.check_leaders()?;
+        self.check_control(&due)?;
         self.check_kernels(&due)
     }
 
@@ -246,6 +260,19 @@ impl Simulation {
             }
         }
         if number == 0 { self.after_api() } else { Ok(()) }
+    }
+
+    /// What the L7 control plane published.
+    fn check_control(&mut self, ran: &BTreeSet<usize>) -> Checked {
+        for party in ran {
+            if let Role::Control(Some(process)) = &mut self.parties[*party].role {
+                for line in process.take_published(&self.truth)? {
+                    self.count("publications to Envoys");
+                    self.note(*party, format_args!("{line}"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Kernels of the nodes that ran.
@@ -271,17 +298,23 @@ impl Simulation {
         let random = self.random.split();
         let party = &mut self.parties[number];
         let runtime = PausedRuntime::start(self.now, party.rate, 0);
-        let link = Link::new(number, &self.outbox);
+        let mut link = Link::new(number, &self.outbox);
         match &mut party.role {
             Role::Api => return self.start_api(runtime, random),
             Role::Controller(leading) => {
+                if self.options.has_upgrades && self.network.is_faulty {
+                    link.version = ControllerVersion::drawn(&mut self.random);
+                }
+                party.version = link.version;
                 *leading = Some(start_controller(&runtime, &link, &self.names[number], random));
             }
             Role::Node(machine) => start_node(&runtime, &link, &self.machines[*machine], random),
+            Role::Control(process) => *process = Some(start_control(&runtime, &link, random)),
         }
         party.runtime = Some(runtime);
         party.next_turn = self.now;
-        self.note(number, format_args!("starts"));
+        let version = self.parties[number].version;
+        self.note(number, format_args!("starts as {version:?} version"));
         Ok(())
     }
 
@@ -447,6 +480,9 @@ impl Simulation {
         if let Role::Controller(leading) = &mut self.parties[number].role {
             *leading = None;
         }
+        if let Role::Control(process) = &mut self.parties[number].role {
+            *process = None;
+        }
         if let Role::Node(machine) = &self.parties[number].role
             && reboots
         {
@@ -508,6 +544,12 @@ impl Simulation {
         for machine in &self.machines {
             machine.kernel.lock().unwrap_or_else(PoisonError::into_inner).heal();
         }
+        // The upgrade is complete.
+        for number in 0..self.parties.len() {
+            if self.parties[number].version != ControllerVersion::This {
+                self.crash(number);
+            }
+        }
         for party in &mut self.parties {
             party.restart_at = party.restart_at.min(self.now);
         }
@@ -532,7 +574,7 @@ impl Simulation {
                 let text = format!("{grown} changes in 2 s, again and again, although users are done");
                 return Err(BrokenInvariant::new(15, text));
             }
-            let state = (self.truth.last_change, self.kernel_changes());
+            let state = (self.truth.last_change, self.kernel_changes() + self.publications());
             let known = last.take_if(|(compared, _)| *compared == state).map(|(_, broken)| broken);
             let result = self.settled().and_then(|()| {
                 let compared = known.map_or_else(|| self.as_planned(), Err);
@@ -552,6 +594,15 @@ impl Simulation {
         5 * (self.options.nodes + self.options.services.max(8))
     }
 
+    /// Publications of the L7 control plane.
+    fn publications(&self) -> u64 {
+        let published = |party: &Party| match &party.role {
+            Role::Control(Some(process)) => process.publications(),
+            _ => 0,
+        };
+        self.parties.iter().map(published).sum()
+    }
+
     /// The sum of the generations of all kernels.
     fn kernel_changes(&self) -> u64 {
         let generation = |machine: &Machine| {
@@ -563,7 +614,11 @@ impl Simulation {
 
     fn as_planned(&self) -> Checked {
         let Some(api) = &self.api else { return Err(BrokenInvariant::new(19, "the API is down")) };
-        convergence::check(api.api.engine(), &self.machines, &self.truth)
+        convergence::check(api.api.engine(), &self.machines, &self.truth, self.now)?;
+        self.parties.iter().try_for_each(|party| match &party.role {
+            Role::Control(Some(process)) => process.check(api.api.engine(), wall_time(self.now)),
+            _ => Ok(()),
+        })
     }
 
     /// Users have what they wanted, one leads, and all watches are open.
@@ -582,6 +637,7 @@ impl Simulation {
                 Role::Api => continue,
                 Role::Controller(_) => CONTROLLER_WATCHES,
                 Role::Node(_) => NODE_WATCHES,
+                Role::Control(_) => CONTROL_WATCHES,
             };
             let open = self.network.open_watches().filter(|(_, call)| call.party == number).count();
             if open < wanted {
@@ -601,6 +657,7 @@ impl Simulation {
             self.step()?;
         }
         let (last, end) = (self.truth.last_change, self.now + QUIET);
+        let weights = (self.kernel_changes(), self.publications());
         while self.now < end {
             self.step()?;
             if self.truth.last_change != last && !self.truth.last_change_line.contains("\"kind\":\"Event\"") {
@@ -608,6 +665,10 @@ impl Simulation {
                     format!("something is written although nothing changes: {}", self.truth.last_change_line);
                 return Err(BrokenInvariant::new(19, text));
             }
+        }
+        if weights != (self.kernel_changes(), self.publications()) {
+            let text = format!("kernels or Envoys change although nothing does: {weights:?} changes before");
+            return Err(BrokenInvariant::new(22, text));
         }
         // A watch that reached its timeout may just be opened again.
         self.converge(SETTLE_LIMIT)
