@@ -83,7 +83,16 @@ impl WatchedDrains {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DrainStatus {
     pub name: Name,
+    /// Of the object that was decided on.
+    pub uid: Value,
     pub status: Value,
+}
+
+impl DrainStatus {
+    /// Another ZoneDrain of the same name refuses it with 409: it would take over a decision on another zone.
+    fn patch(&self) -> Value {
+        json!({"metadata": {"uid": self.uid}, "status": self.status})
+    }
 }
 
 /// Writes statuses until it is dropped.
@@ -112,11 +121,11 @@ impl DrainStatusWriter {
 async fn write_statuses(client: Client, mut statuses: mpsc::Receiver<Vec<DrainStatus>>) {
     let api: Api<DynamicObject> = Api::all_with(client, &ObjectKind::ZoneDrain.resource());
     while let Some(statuses) = statuses.recv().await {
-        for DrainStatus { name, status } in statuses {
-            let patch = Patch::Merge(json!({"status": status}));
-            match api.patch_status(&name, &PatchParams::default(), &patch).await {
-                // It was deleted meanwhile.
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
+        for status in statuses {
+            let (name, patch) = (&status.name, Patch::Merge(status.patch()));
+            match api.patch_status(name, &PatchParams::default(), &patch).await {
+                // It was deleted meanwhile, and maybe created again.
+                Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
                 Err(error) if !api_outage::is_api_unreachable() => {
                     warn!(zone_drain = %name, %error, "failed to write the status of a ZoneDrain; retrying");
                 }
@@ -152,7 +161,8 @@ impl SliceReconciler {
                 Err(error) => status(object, false, "Invalid", error.to_string(), time),
             };
             if !is_same(&object["status"], &status) {
-                statuses.push(DrainStatus { name: name.clone(), status });
+                let uid = object["metadata"]["uid"].clone();
+                statuses.push(DrainStatus { name: name.clone(), uid, status });
             }
         }
         let drains = Some(ZoneDrains::new(in_force));
@@ -260,9 +270,14 @@ fn is_same(stored: &Value, new: &Value) -> bool {
         let services = status["services"].as_array().into_iter().flatten();
         services.map(|service| service["percentInZone"].as_i64().unwrap_or(-1)).collect()
     };
+    // The decision on a generation stands once its status says so.
+    let same_generation = stored["observedGeneration"] == new["observedGeneration"];
     let is_near = |(a, b): (&i64, &i64)| (a < &0) == (b < &0) && a.abs_diff(*b) < 5;
     let (before, after) = (left(stored), left(new));
-    words(stored) == words(new) && before.len() == after.len() && before.iter().zip(&after).all(is_near)
+    same_generation
+        && words(stored) == words(new)
+        && before.len() == after.len()
+        && before.iter().zip(&after).all(is_near)
 }
 
 fn service_status(service: &DrainedService) -> Value {

@@ -1,6 +1,8 @@
 //! Clients that open connections, by evaluating the kernels of nodes: invariants 9 (old or new, never half; never an
-//! address that was no endpoint), 11 (Require stays in its zone) and 12 (what a node reports, its kernel holds).
+//! address that was no endpoint), 11 (Require stays in its zone), 12 (what a node reports, its kernel holds) and 13 (weights
+//! come from one demand vector).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::PoisonError;
@@ -9,7 +11,8 @@ use dataplane::backend::TracedVerdict;
 use dataplane::nftables::fake::FakeKernel;
 use dataplane::nftables::trace::{Evaluation, NodeAddresses, TracedPacket};
 use model::forward::{FrontendAction, FrontendAddress};
-use model::{Frontend, Node, Protocol};
+use model::{Frontend, Node, Object, Protocol, Slice, Snapshot, Timestamp, annotation};
+use plan::capacity::{advance, drains};
 use plan::forward::{NodeConfig, forward};
 
 use crate::parties::{Machine, node_settings, service_range};
@@ -53,13 +56,33 @@ pub fn planned(frontend: &Frontend) -> Reached {
     }
 }
 
+/// Each endpoint with its share of new connections.
+pub type Shares = Vec<(SocketAddr, f64)>;
+
+/// Unequal weights are rounded to 256 slots or more: an error of one slot, and a smaller share may have none.
+const ROUNDING: f64 = 1.01 / 256.0;
+
+/// Whether shares are those of a frontend, as far as a kernel can express them.
+pub fn agrees(frontend: &Frontend, found: &[(SocketAddr, f64)]) -> bool {
+    let FrontendAction::Send(policy) = frontend.inside.unwrap_or(frontend.outside) else {
+        return found.is_empty();
+    };
+    let set = frontend.port.endpoints(policy);
+    let rounding = if set.is_even() { 1e-6 } else { ROUNDING };
+    let mut missing: BTreeMap<SocketAddr, f64> = found.iter().copied().collect();
+    let is_near = |(address, share): (SocketAddr, f64)| {
+        (missing.remove(&address).unwrap_or(0.0) - share).abs() <= rounding
+    };
+    set.shares().all(is_near) && missing.is_empty()
+}
+
 /// Connections at each change of a kernel. Of more cluster IPs, these are opened in turn.
 const MOST_CONNECTIONS: usize = 24;
 
 /// A Service's results that were found to be planned, by node, and the generation that was checked last.
 #[derive(Default)]
 pub struct KernelChecker {
-    known: BTreeMap<(usize, SocketAddr), BTreeSet<Reached>>,
+    known: BTreeMap<(usize, SocketAddr), BTreeSet<Vec<(SocketAddr, u64)>>>,
     checked: BTreeMap<usize, (u32, u64)>,
     /// The cluster IP that is the next one's turn, by node.
     turns: BTreeMap<usize, usize>,
@@ -86,7 +109,7 @@ impl KernelChecker {
             let Some(evaluation) = connect(&faulty.kernel, machine, to) else { continue };
             self.connections += 1;
             if evaluation.verdict == TracedVerdict::Dnat {
-                self.reaches(number, machine, to, reached(&evaluation), services, truth)?;
+                self.reaches(number, machine, to, &evaluation.endpoints, services, truth)?;
             }
         }
         Ok(())
@@ -113,7 +136,7 @@ impl KernelChecker {
             let Some(evaluation) = connect(&faulty.kernel, machine, to) else { continue };
             let from = versions.slice_revisions.partition_point(|at| *at <= revision).saturating_sub(1);
             if evaluation.verdict != TracedVerdict::Dnat
-                || was_planned(machine, to, &reached(&evaluation), versions, from, truth)
+                || was_planned(machine, to, versions, from, truth, |f| agrees(f, &evaluation.endpoints))
             {
                 self.reports += 1;
                 continue;
@@ -133,12 +156,13 @@ impl KernelChecker {
         number: usize,
         machine: &Machine,
         to: SocketAddr,
-        found: Reached,
+        found: &Shares,
         services: &BTreeSet<String>,
         truth: &Truth,
     ) -> Result<(), BrokenInvariant> {
         let known = self.known.entry((number, to)).or_default();
-        if known.contains(&found) {
+        let shares = found.iter().map(|(address, share)| (*address, share.to_bits())).collect();
+        if known.contains(&shares) {
             return Ok(());
         }
         // The API's own endpoint is no pod.
@@ -146,7 +170,7 @@ impl KernelChecker {
             return Ok(());
         }
         let name = &machine.name;
-        for endpoint in &found {
+        for (endpoint, _) in found {
             if !services.iter().any(|service| truth.was_endpoint(service, *endpoint)) {
                 let text =
                     format!("{name} sends {to} of {services:?} to {endpoint}, which never was an endpoint");
@@ -163,35 +187,39 @@ impl KernelChecker {
         let mut versions = services.iter().filter_map(|service| truth.versions.get(service));
         // Our slices say Require, and bind endpoints of other managers with it. Of a deleted Service ours may go first, so
         // that for a moment a node has slices of others alone, which say nothing (run 30004): only pods are checked.
-        let is_far = |address: &&SocketAddr| {
+        let is_far = |address: &SocketAddr| {
             let of_pods = truth.zones_of(address.ip());
             !of_pods.is_empty() && of_pods.is_disjoint(&zones)
         };
         if versions.clone().all(|versions| versions.always_requires_zone)
-            && let Some(far) = found.iter().find(is_far)
+            && let Some((far, _)) = found.iter().find(|(address, _)| is_far(address))
         {
             let text =
                 format!("{name} in {zones:?} sends {to} of {services:?}, which requires its zone, to {far}");
             return Err(BrokenInvariant::new(11, text));
         }
-        if versions.any(|versions| was_planned(machine, to, &found, versions, 0, truth)) {
-            known.insert(found);
+        if versions.clone().any(|versions| was_planned(machine, to, versions, 0, truth, |f| agrees(f, found)))
+        {
+            known.insert(shares);
             return Ok(());
         }
         let text = format!("{name} sends {to} of {services:?} to {found:?}, which no version of them says");
-        Err(BrokenInvariant::new(9, text))
+        let endpoints: Reached = found.iter().map(|(address, _)| *address).collect();
+        let same_endpoints = |frontend: &Frontend| planned(frontend) == endpoints;
+        let is_weight = versions.any(|versions| was_planned(machine, to, versions, 0, truth, same_endpoints));
+        Err(BrokenInvariant::new(if is_weight { 13 } else { 9 }, text))
     }
 }
 
-/// Whether any versions of the Service, its slices from a version on, and the Node say this. Watches of different kinds are
-/// not ordered.
+/// Whether any versions of the Service, its slices from a version on, and the Node, at any step of a drain, say this.
+/// Watches of different kinds are not ordered.
 fn was_planned(
     machine: &Machine,
     to: SocketAddr,
-    found: &Reached,
     versions: &ServiceVersions,
     from: usize,
     truth: &Truth,
+    is_found: impl Fn(&Frontend) -> bool,
 ) -> bool {
     let settings = node_settings();
     let address = FrontendAddress::new(to.ip(), Protocol::Tcp, to.port());
@@ -207,10 +235,34 @@ fn was_planned(
     configs.iter().any(|config| {
         versions.slices.iter().skip(from).rev().any(|slices| {
             versions.services.iter().rev().any(|service| {
-                let (frontends, _) = forward(service, slices, config);
-                let of_address = frontends.iter().find(|frontend| frontend.address == address);
-                of_address.is_some_and(|frontend| planned(frontend) == *found)
+                steps_of_drains(slices).iter().any(|slices| {
+                    let (frontends, _) = forward(service, slices, config);
+                    let of_address = frontends.iter().find(|frontend| frontend.address == address);
+                    of_address.is_some_and(&is_found)
+                })
             })
         })
     })
+}
+
+/// Slices at each time at which a share of their endpoints changes; as they are if none does.
+fn steps_of_drains(slices: &[Slice]) -> Vec<Cow<'_, [Slice]>> {
+    let windows = slices.iter().filter_map(|slice| slice.content.annotation(annotation::DRAIN));
+    let windows = windows.flat_map(|text| drains(text)).map(|(_, window)| window);
+    let times = windows.flat_map(|window| {
+        let last = window.start.saturating_add_unsigned(window.over_seconds).min(window.until);
+        (window.start - 1..=last).chain([window.until])
+    });
+    let times: BTreeSet<i64> = times.collect();
+    if times.is_empty() {
+        return vec![slices.into()];
+    }
+    let mut snapshot = Snapshot::default();
+    slices.iter().for_each(|slice| snapshot.apply(Object::Slice(Box::new(slice.clone()))));
+    let at = |time| {
+        advance(&mut snapshot, Timestamp::from_seconds(time));
+        let stepped = slices.iter().filter_map(|slice| snapshot.slice(&slice.key));
+        stepped.cloned().collect::<Vec<Slice>>().into()
+    };
+    times.into_iter().map(at).collect()
 }

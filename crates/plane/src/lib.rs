@@ -5,8 +5,8 @@
 //! seed -> Options
 //! users, kubelets --\                                        /-> Truth: the API's log (1, 2, 3, 6, 7, 8, 12)
 //! controllers -------+-> Link -> Network (faults) -> API ----+-> WatchChecker (2)
-//! nodes -------------/                |              disk     \-> convergence: plan from nothing (5, 18, 20)
-//!   kernels -> KernelChecker (9, 11, 12), FlowChecker (10, 14)
+//! nodes, L7 control -/                |              disk     \-> convergence: plan from nothing (5, 13, 18, 20, 23)
+//!   kernels -> KernelChecker (9, 11, 12, 13), FlowChecker (10, 14)
 //!                                     +-> Story: hash of all events, last lines
 //! ```
 //!
@@ -16,7 +16,9 @@ mod acknowledgements;
 mod confluence;
 mod convergence;
 mod disk;
+mod drains;
 mod duplicates;
+mod envoys;
 mod flows;
 mod foreign;
 mod kernels;
@@ -28,11 +30,13 @@ mod parties;
 mod service_conditions;
 mod simulation;
 pub mod soak;
+mod spill;
 pub mod store_histories;
 mod story;
 mod time;
 mod truth;
 mod udp_history;
+mod upgrade;
 mod violation;
 mod watches;
 mod workload;

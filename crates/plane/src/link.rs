@@ -14,6 +14,8 @@ use hyper::body::{Body, Frame};
 use kube::Client;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::upgrade::ControllerVersion;
+
 /// A connection that ended before its response did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkError(pub &'static str);
@@ -62,11 +64,14 @@ pub struct Link {
     pub outbox: Outbox,
     /// Set by parties that run for election.
     pub leading: Arc<OnceLock<watch::Receiver<bool>>>,
+    /// The version of the party.
+    pub version: ControllerVersion,
 }
 
 impl Link {
     pub fn new(party: usize, outbox: &Outbox) -> Self {
-        Self { party, outbox: outbox.clone(), leading: Arc::default() }
+        let (leading, version) = (Arc::default(), ControllerVersion::This);
+        Self { party, outbox: outbox.clone(), leading, version }
     }
 
     pub fn client(&self) -> Client {
@@ -79,6 +84,11 @@ impl Link {
         request.headers_mut().remove(http::header::ACCEPT_ENCODING);
         let is_leading = self.leading.get().map(|leading| *leading.borrow());
         let party = self.party;
+        if let Some(own) = self.version.response(&request) {
+            let _ = reply.send(Ok(own));
+            return response;
+        }
+        let request = self.version.rewrite(request);
         self.outbox.push(SentRequest { party, request, reply, is_leading });
         response
     }

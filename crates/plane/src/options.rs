@@ -18,6 +18,14 @@ pub struct Options {
     /// The longest step of a party while no message is on its way.
     pub step_ms: u64,
     pub faults: Faults,
+    /// Users of routes, and the L7 control plane that publishes them.
+    pub has_routes: bool,
+    /// Users who choose Spill and other mechanisms by annotation.
+    pub has_distributions: bool,
+    /// Users of ZoneDrains. Never with wall clocks that are set: when a drain is over would not be known.
+    pub has_drains: bool,
+    /// A restarted controller may be of another version.
+    pub has_upgrades: bool,
 }
 
 /// Faults in thousandths of requests, or as a mean time between two in milliseconds; 0 for never.
@@ -80,6 +88,7 @@ impl Options {
             wall_jump_ms: some(30_000),
             drift: some(150),
         };
+        let faults = if seed % 4 == 3 { faults.without_repeated_writes() } else { faults };
         Self {
             seed,
             zones: 1 + random.below(3),
@@ -89,7 +98,11 @@ impl Options {
             fault_ms: 1_000 * (20 + random.below(100) as u64),
             action_ms: 50 + random.below(800) as u64,
             step_ms: 20 + random.below(230) as u64,
-            faults: if seed % 4 == 3 { faults.without_repeated_writes() } else { faults },
+            faults,
+            has_routes: seed % 3 == 0,
+            has_distributions: seed % 2 == 0,
+            has_drains: seed % 5 < 3 && faults.wall_jump_ms == 0,
+            has_upgrades: seed % 7 < 3,
         }
     }
 

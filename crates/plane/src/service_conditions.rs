@@ -3,6 +3,7 @@
 
 use model::service::condition_text;
 use model::{Service, Slice, Snapshot};
+use plan::drain::ZoneDrains;
 use plan::hints::{self, HintConfig, Hysteresis, NodeAcks};
 use plan::planner::Planner;
 use plan::slices::{SliceOptions, TriggerTimes};
@@ -44,6 +45,8 @@ fn expected(
 }
 
 /// The planner of the simulated controllers.
-pub fn planner(snapshot: &Snapshot) -> Planner {
-    Planner::new(snapshot, HintConfig::default(), SliceOptions::default())
+pub fn planner(snapshot: &Snapshot, drains: ZoneDrains) -> Planner {
+    let mut planner = Planner::new(snapshot, HintConfig::default(), SliceOptions::default());
+    planner.drains = Some(drains);
+    planner
 }

@@ -16,7 +16,9 @@ use tokio::sync::watch;
 use crate::confluence::{RunOutcome, UserObject, user_objects};
 use crate::convergence;
 use crate::disk::SimulatedDisk;
+use crate::drains;
 use crate::duplicates::DuplicateChecker;
+use crate::envoys::{CONTROL_WATCHES, ControlProcess, start_control};
 use crate::flows::FlowChecker;
 use crate::kernels::KernelChecker;
 use crate::link::{Link, Outbox};
@@ -25,8 +27,9 @@ use crate::options::Options;
 use crate::parties::{ApiProcess, Machine, start_controller, start_node};
 use crate::service_conditions;
 use crate::story::Story;
-use crate::time::PausedRuntime;
+use crate::time::{PausedRuntime, wall_time};
 use crate::truth::Truth;
+use crate::upgrade::ControllerVersion;
 use crate::violation::BrokenInvariant;
 use crate::watches::WatchChecker;
 use crate::workload::Workload;
@@ -54,6 +57,8 @@ enum Role {
     Api,
     Controller(Option<watch::Receiver<bool>>),
     Node(usize),
+    /// The L7 control plane.
+    Control(Option<ControlProcess>),
 }
 
 struct Party {
@@ -63,6 +68,7 @@ struct Party {
     restart_at: u64,
     /// Without messages, its timers run again at this time.
     next_turn: u64,
+    version: ControllerVersion,
 }
 
 impl Party {
@@ -130,6 +136,9 @@ impl Simulation {
         };
         let found = RunOutcome::of(api.api.engine(), &self.machines)?;
         let objects = user_objects(api.api.engine())?;
+        if objects.is_empty() {
+            return Ok(());
+        }
         let options = Options { fault_ms: 0, ..self.options.clone() }.without_faults();
         let mut undisturbed = Self::new(options, false);
         undisturbed.create_only(objects);
@@ -150,6 +159,7 @@ impl Simulation {
         let mut names = vec!["api".to_owned()];
         names.extend((0..CONTROLLERS).map(|number| format!("controller-{number}")));
         names.extend(machines.iter().map(|machine| machine.name.clone()));
+        names.extend(options.has_routes.then(|| "mesh-control".to_owned()));
         names.push("user".to_owned());
         let outbox = Outbox::default();
         let link = Link::new(names.len() - 1, &outbox);
@@ -157,11 +167,18 @@ impl Simulation {
             machines.iter().map(|machine| (machine.name.clone(), machine.address.to_string())).collect();
         let roles = std::iter::once(Role::Api)
             .chain((0..CONTROLLERS).map(|_| Role::Controller(None)))
-            .chain((0..machines.len()).map(Role::Node));
+            .chain((0..machines.len()).map(Role::Node))
+            .chain(options.has_routes.then_some(Role::Control(None)));
         let drift = options.faults.drift;
         let mut rate = || 1_000 + random.below(2 * drift + 1) as u64 - drift as u64;
-        let parties =
-            roles.map(|role| Party { role, runtime: None, rate: rate(), restart_at: 0, next_turn: 0 });
+        let parties = roles.map(|role| Party {
+            role,
+            runtime: None,
+            rate: rate(),
+            restart_at: 0,
+            next_turn: 0,
+            version: ControllerVersion::This,
+        });
         let parties = parties.collect();
         let mut story = Story::default();
         story.is_traced = is_traced;
@@ -268,6 +285,7 @@ impl Simulation {
         }
         self.check_leaders()?;
         self.flows.open(self.now, &self.machines, &self.truth);
+        self.check_control(&due)?;
         self.check_kernels(&due)
     }
 
@@ -282,6 +300,19 @@ impl Simulation {
             }
         }
         if number == 0 { self.after_api() } else { Ok(()) }
+    }
+
+    /// What the L7 control plane published.
+    fn check_control(&mut self, ran: &BTreeSet<usize>) -> Checked {
+        for party in ran {
+            if let Role::Control(Some(process)) = &mut self.parties[*party].role {
+                for line in process.take_published(&self.truth)? {
+                    self.count("publications to Envoys");
+                    self.note(*party, format_args!("{line}"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Kernels of the nodes that ran.
@@ -308,20 +339,26 @@ impl Simulation {
         let random = self.random.split();
         let party = &mut self.parties[number];
         let runtime = PausedRuntime::start(self.now, party.rate, 0);
-        let link = Link::new(number, &self.outbox);
+        let mut link = Link::new(number, &self.outbox);
         match &mut party.role {
             Role::Api => return self.start_api(runtime, random),
             Role::Controller(leading) => {
+                if self.options.has_upgrades && self.network.is_faulty {
+                    link.version = ControllerVersion::drawn(&mut self.random);
+                }
+                party.version = link.version;
                 *leading = Some(start_controller(&runtime, &link, &self.names[number], random));
             }
             Role::Node(machine) => {
                 self.flows.started(*machine);
                 start_node(&runtime, &link, &self.machines[*machine], random);
             }
+            Role::Control(process) => *process = Some(start_control(&runtime, &link, random)),
         }
         party.runtime = Some(runtime);
         party.next_turn = self.now;
-        self.note(number, format_args!("starts"));
+        let version = self.parties[number].version;
+        self.note(number, format_args!("starts as {version:?} version"));
         Ok(())
     }
 
@@ -499,6 +536,9 @@ impl Simulation {
         if let Role::Controller(leading) = &mut self.parties[number].role {
             *leading = None;
         }
+        if let Role::Control(process) = &mut self.parties[number].role {
+            *process = None;
+        }
         if let Role::Node(machine) = &self.parties[number].role
             && reboots
         {
@@ -578,6 +618,12 @@ impl Simulation {
             machine.kernel.lock().unwrap_or_else(PoisonError::into_inner).heal();
             machine.conntrack.lock().unwrap_or_else(PoisonError::into_inner).faults.clear();
         }
+        // The upgrade is complete.
+        for number in 0..self.parties.len() {
+            if self.parties[number].version != ControllerVersion::This {
+                self.crash(number);
+            }
+        }
         for party in &mut self.parties {
             party.restart_at = party.restart_at.min(self.now);
         }
@@ -602,7 +648,7 @@ impl Simulation {
                 let text = format!("{grown} changes in 2 s, again and again, although users are done");
                 return Err(BrokenInvariant::new(15, text));
             }
-            let state = (self.truth.last_change, self.kernel_changes());
+            let state = (self.truth.last_change, self.kernel_changes() + self.publications());
             let known = last.take_if(|(compared, _)| *compared == state).map(|(_, broken)| broken);
             let result = self.settled().and_then(|()| {
                 let compared = known.map_or_else(|| self.as_planned(), Err);
@@ -622,6 +668,15 @@ impl Simulation {
         5 * (self.options.nodes + self.options.services.max(8))
     }
 
+    /// Publications of the L7 control plane.
+    fn publications(&self) -> u64 {
+        let published = |party: &Party| match &party.role {
+            Role::Control(Some(process)) => process.publications(),
+            _ => 0,
+        };
+        self.parties.iter().map(published).sum()
+    }
+
     /// The sum of the generations of all kernels.
     fn kernel_changes(&self) -> u64 {
         let generation = |machine: &Machine| {
@@ -633,7 +688,11 @@ impl Simulation {
 
     fn as_planned(&self) -> Checked {
         let Some(api) = &self.api else { return Err(BrokenInvariant::new(19, "the API is down")) };
-        convergence::check(api.api.engine(), &self.machines, &self.truth)
+        convergence::check(api.api.engine(), &self.machines, &self.truth, self.now)?;
+        self.parties.iter().try_for_each(|party| match &party.role {
+            Role::Control(Some(process)) => process.check(api.api.engine(), wall_time(self.now)),
+            _ => Ok(()),
+        })
     }
 
     /// Users have what they wanted, one leads, and all watches are open.
@@ -652,6 +711,7 @@ impl Simulation {
                 Role::Api => continue,
                 Role::Controller(_) => CONTROLLER_WATCHES,
                 Role::Node(_) => NODE_WATCHES,
+                Role::Control(_) => CONTROL_WATCHES,
             };
             let open = self.network.open_watches().filter(|(_, call)| call.party == number).count();
             if open < wanted {
@@ -671,6 +731,7 @@ impl Simulation {
             self.step()?;
         }
         let (last, end) = (self.truth.last_change, self.now + QUIET);
+        let weights = (self.kernel_changes(), self.publications());
         while self.now < end {
             self.step()?;
             if self.truth.last_change != last && !self.truth.last_change_line.contains("\"kind\":\"Event\"") {
@@ -679,12 +740,17 @@ impl Simulation {
                 return Err(BrokenInvariant::new(19, text));
             }
         }
+        if weights != (self.kernel_changes(), self.publications()) {
+            let text = format!("kernels or Envoys change although nothing does: {weights:?} changes before");
+            return Err(BrokenInvariant::new(22, text));
+        }
         // A watch that reached its timeout may just be opened again.
         self.converge(SETTLE_LIMIT)?;
         self.flows.check_settled(&self.machines, &self.truth)?;
         let Some(api) = &self.api else { return Err(BrokenInvariant::new(19, "the API is down")) };
         let (snapshot, _) = convergence::snapshot(api.api.engine())?;
-        service_conditions::check(&snapshot, &service_conditions::planner(&snapshot))
+        let drains = drains::in_force(api.api.engine(), self.now)?;
+        service_conditions::check(&snapshot, &service_conditions::planner(&snapshot, drains))
     }
 }
 

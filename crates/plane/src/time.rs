@@ -6,10 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use clock::{Clock, TimeSource};
+use model::Timestamp;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 /// The wall time at the start of every simulation: 2027-01-15.
 pub const START: Duration = Duration::from_secs(1_800_000_000);
+
+/// The wall time of a clock that is right.
+pub fn wall_time(now: u64) -> Timestamp {
+    Timestamp::from_seconds((START + Duration::from_millis(now)).as_secs() as i64)
+}
 
 /// Reads the paused clock of the runtime that runs.
 #[derive(Debug)]

@@ -7,6 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use model::{Interner, Node, Object, Service, Slice, parse};
+use plan::FeatureGates;
+use plan::hints::{TopologyScope, TrafficDistributionDefaults, choose};
 use serde_json::Value;
 use store::engine::{Engine, ResourceId, Revision, WatchEvent, WatchEventType, Watcher};
 use store::kinds;
@@ -241,10 +243,10 @@ impl Truth {
         self.udp.service(name, &service, is_deletion);
         self.cluster_ips.remove(name);
         let versions = self.versions.entry(name.to_owned()).or_default();
-        let requires = service
-            .annotations
-            .iter()
-            .any(|(key, value)| key.as_str() == model::annotation::SAME_ZONE && value.as_str() == "Require");
+        // By the mechanism that is chosen: our own annotation comes before that of the zone.
+        let defaults = TrafficDistributionDefaults::default();
+        let chosen = choose(&service, &defaults, &FeatureGates::default()).mechanism;
+        let requires = chosen.required() == Some(TopologyScope::Zone);
         versions.always_requires_zone =
             requires && (versions.services.is_empty() || versions.always_requires_zone);
         if is_deletion {

@@ -1,6 +1,8 @@
 //! Users, a model scheduler and model kubelets: they create, change and delete Services, Pods and Nodes through the same
 //! network as all parties, and retry until the API has what they want.
 
+mod policies;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
@@ -13,6 +15,7 @@ use tokio::sync::oneshot;
 use crate::confluence::UserObject;
 use crate::link::{Link, LinkResponse};
 use crate::options::Options;
+use policies::PolicyUsers;
 
 const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
@@ -71,6 +74,7 @@ pub struct Workload {
     next_name: usize,
     next_at: u64,
     action_ms: u64,
+    policies: PolicyUsers,
     pub is_active: bool,
     pub actions: u64,
     /// Requests that the API refused for what they say: mistakes of the workload.
@@ -120,6 +124,7 @@ impl Workload {
             next_name: 0,
             next_at: 0,
             action_ms: options.action_ms,
+            policies: PolicyUsers::new(options),
             is_active: true,
             actions: 0,
             refused: Vec::new(),
@@ -156,7 +161,7 @@ impl Workload {
 
     /// When the next thing is to be done.
     pub fn next_at(&self) -> u64 {
-        if self.is_active { self.next_at } else { u64::MAX }
+        if self.is_active { self.next_at.min(self.policies.next_at()) } else { u64::MAX }
     }
 
     /// Takes responses, sends what is due, and decides on something new.
@@ -165,6 +170,7 @@ impl Workload {
             self.next_at = now + 1 + self.random.below(2 * self.action_ms as usize) as u64;
             self.act();
         }
+        self.step_policies(now);
         let paths: Vec<String> = self.objects.keys().cloned().collect();
         for path in paths {
             let Some(mut object) = self.objects.remove(&path) else { continue };

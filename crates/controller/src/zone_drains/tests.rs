@@ -123,3 +123,21 @@ fn a_watched_drain_is_decided_at_once_and_then_at_intervals() {
     decide(&mut reconciler, 47);
     assert!(!is_drained(&reconciler), "it was deleted");
 }
+
+#[test]
+fn an_edited_drain_gets_a_decision_on_its_generation() {
+    let mut reconciler = proved("101.000");
+    let mut drain = object("za", &json!({"over": "0s"}));
+    drain["metadata"]["uid"] = json!("first");
+    let statuses = decided(&mut reconciler, std::slice::from_ref(&drain), 20);
+    assert_eq!(statuses[0].patch()["metadata"]["uid"], "first", "for no other object of its name");
+    drain["status"] = statuses[0].status.clone();
+    assert_eq!(decided(&mut reconciler, std::slice::from_ref(&drain), 21), []);
+    // A later end changes nothing else in the status.
+    drain["metadata"]["generation"] = json!(2);
+    drain["spec"]["expiresAt"] = json!(Timestamp::from_seconds(START + 900).to_string());
+    let statuses = decided(&mut reconciler, std::slice::from_ref(&drain), 22);
+    assert_eq!(statuses[0].status["observedGeneration"], 2);
+    drain["status"] = statuses[0].status.clone();
+    assert_eq!(ZoneDrain::parse(&drain).expect("a drain").accepted, Some(true));
+}

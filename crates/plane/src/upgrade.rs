@@ -1,0 +1,57 @@
+//! Rolling upgrades: controllers of another version, which differ in the annotations of slices. A restart may change the
+//! version of a controller; at the end all are of this one.
+//!
+//! | version | what it does |
+//! |---|---|
+//! | older | sees no ZoneDrain: the slices that it writes lack `zoneward.dev/drain` |
+//! | newer | adds an annotation that this version does not know to the slices that it writes |
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use model::random::Random;
+use serde_json::{Value, json};
+
+use crate::link::LinkBody;
+
+/// An annotation of a version that does not exist yet.
+pub const FUTURE: &str = "zoneward.dev/future";
+
+/// The version of a controller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ControllerVersion {
+    #[default]
+    This,
+    Older,
+    Newer,
+}
+
+impl ControllerVersion {
+    pub fn drawn(random: &mut Random) -> Self {
+        [Self::This, Self::Older, Self::Newer][random.below(3)]
+    }
+
+    /// What the API answers to an older version itself, which asks for no ZoneDrain.
+    pub fn response(self, request: &Request<Bytes>) -> Option<Response<LinkBody>> {
+        if self != Self::Older || !request.uri().path().contains("/zonedrains") {
+            return None;
+        }
+        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": "the server could not find the requested resource", "reason": "NotFound", "code": 404});
+        let mut response = Response::new(LinkBody::Whole(Some(status.to_string().into())));
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        Some(response)
+    }
+
+    /// The request as this version would send it.
+    pub fn rewrite(self, request: Request<Bytes>) -> Request<Bytes> {
+        let writes = [Method::POST, Method::PUT].contains(request.method());
+        if self != Self::Newer || !writes || !request.uri().path().contains("/endpointslices") {
+            return request;
+        }
+        request.map(|body| {
+            let Ok(mut slice) = serde_json::from_slice::<Value>(&body) else { return body };
+            slice["metadata"]["annotations"][FUTURE] = json!("1");
+            slice.to_string().into()
+        })
+    }
+}
