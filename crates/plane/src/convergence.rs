@@ -205,7 +205,8 @@ fn same_shares(a: &[(SocketAddr, f64)], b: &[(SocketAddr, f64)]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(same)
 }
 
-/// Every ready endpoint is reachable from its own node, and from every node if the Service has no preference.
+/// Every ready endpoint is reachable from its own node, unless Auto lends it to another zone, and from every node if the
+/// Service has no preference.
 fn check_reachable(snapshot: &Snapshot, machine: &Machine, kernel: &FakeKernel) -> Checked {
     for (service, slices) in snapshot.services() {
         let Some(ip) = service.cluster_ips.addresses().first().copied() else { continue };
@@ -213,13 +214,17 @@ fn check_reachable(snapshot: &Snapshot, machine: &Machine, kernel: &FakeKernel) 
         let to = SocketAddr::new(ip, port.port);
         let Some(evaluation) = connect(kernel, machine, to) else { continue };
         let reached: BTreeSet<SocketAddr> = reached(&evaluation);
-        for slice in slices.iter().filter(|slice| is_ours(slice)) {
+        // A drained zone may get no share.
+        let is_drained = |slice: &&Slice| slice.content.annotation(annotation::DRAIN).is_some();
+        for slice in slices.iter().filter(|slice| is_ours(slice) && !is_drained(slice)) {
             let target = slice.content.ports.first().and_then(|port| port.port).unwrap_or_default();
             for endpoint in slice.content.endpoints.iter().filter(|endpoint| endpoint.conditions.is_ready()) {
                 let is_here = endpoint.node.as_ref().is_some_and(|node| *node == *machine.name);
+                let is_lent = !endpoint.zone_hints().is_empty()
+                    && !endpoint.zone_hints().iter().any(|zone| Some(zone) == endpoint.zone.as_ref());
                 let is_free = endpoint.hints.is_none() && service.annotations.is_empty();
                 let address = SocketAddr::new(endpoint.addresses.first(), target);
-                if (is_here || is_free) && !reached.contains(&address) {
+                if (is_here && !is_lent || is_free) && !reached.contains(&address) {
                     let text = format!(
                         "{address} of Service {} is ready and not reachable from {}",
                         service.key, machine.name
