@@ -25,6 +25,7 @@ mod journal;
 mod key;
 mod list;
 mod row;
+mod sabotage;
 mod storage;
 mod tables;
 mod txn;
@@ -48,6 +49,7 @@ pub use group_commit::PendingWrite;
 pub use key::{ResourceId, Revision, StoreKey, StoredObject, WatchEvent, WatchEventType};
 pub use list::{ListPage, ListQuery, Lister};
 pub use redb::StorageBackend;
+pub(crate) use sabotage::EngineSabotage;
 pub use txn::{Expect, Txn};
 pub use watcher::Watcher;
 

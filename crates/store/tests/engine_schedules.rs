@@ -24,15 +24,23 @@ mod scenarios;
 #[path = "engine_schedules/sync.rs"]
 mod sync;
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
+use engine::EngineSabotage;
+
 /// Preemptions of a PCT schedule.
 const DEPTH: usize = 3;
 /// Schedules of each kind and test.
 const SCHEDULES: usize = 50;
+/// Rounds of so many schedules in which a sabotage must be found.
+const ROUNDS: u64 = 20;
 
 /// Unoptimised tables need more than the default.
 fn config() -> Config {
@@ -42,9 +50,31 @@ fn config() -> Config {
 }
 
 /// Explores schedules that a seed names; a failure prints its schedule.
-fn explore(seed: u64, schedules: usize, scenario: fn()) {
-    Runner::new(RandomScheduler::new_from_seed(seed, schedules), config()).run(scenario);
+fn explore(seed: u64, schedules: usize, scenario: impl Fn() + Clone + Send + Sync + 'static) {
+    Runner::new(RandomScheduler::new_from_seed(seed, schedules), config()).run(scenario.clone());
     Runner::new(PctScheduler::new_from_seed(seed, DEPTH, schedules), config()).run(scenario);
+}
+
+/// Sabotages the engine and runs rounds of schedules, the first as the tests do, until one fails: how many, and how.
+fn first_failure(sabotage: EngineSabotage, scenario: fn()) -> Option<(usize, String)> {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = {
+        let count = count.clone();
+        move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            scenario();
+        }
+    };
+    sync::sabotage(Some(sabotage));
+    let round = |seed| catch_unwind(AssertUnwindSafe(|| explore(seed, SCHEDULES, counted.clone()))).err();
+    let failure = (1..=ROUNDS).find_map(round);
+    sync::sabotage(None);
+    failure.map(|panic| (count.load(Ordering::SeqCst), panic_text(panic.as_ref())))
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
 #[test]
@@ -72,6 +102,29 @@ fn histories_of_concurrent_clients_are_linearizable() {
     explore(1, SCHEDULES, clients::linearizable);
 }
 
+#[test]
+fn watchers_that_come_and_go_see_every_revision_once_and_in_order() {
+    explore(1, SCHEDULES, scenarios::leaving_watchers);
+}
+
+#[test]
+fn each_sabotage_of_the_engine_is_found() {
+    let cases: [(EngineSabotage, fn()); 7] = [
+        (EngineSabotage::WakerAfterLook, scenarios::few_watchers),
+        (EngineSabotage::LateSubscription, scenarios::few_watchers),
+        (EngineSabotage::EagerBookmark, scenarios::few_watchers),
+        (EngineSabotage::AnswerBeforePublish, scenarios::few_watchers),
+        (EngineSabotage::IgnoredQueue, scenarios::closing),
+        (EngineSabotage::NotifyPastWave, scenarios::leaving_watchers),
+        (EngineSabotage::DroppedHandover, scenarios::many_watchers),
+    ];
+    for (sabotage, scenario) in cases {
+        let found = first_failure(sabotage, scenario);
+        let (schedules, how) = found.unwrap_or_else(|| panic!("no schedule finds {sabotage:?}"));
+        println!("{sabotage:?}: {schedules} schedules: {how}");
+    }
+}
+
 /// Fresh schedules; ZONEWARD_SEED replays them.
 #[test]
 fn soak_schedules() {
@@ -82,6 +135,7 @@ fn soak_schedules() {
     let scenarios = [
         scenarios::few_watchers,
         scenarios::many_watchers,
+        scenarios::leaving_watchers,
         scenarios::closing,
         scenarios::failing_disk,
         clients::linearizable,

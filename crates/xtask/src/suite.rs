@@ -23,6 +23,8 @@ pub(crate) enum Part {
     Doc,
     Test,
     Release,
+    /// Ten planted bugs, which the simulated plane must find.
+    Planted,
     /// Each fuzz target for ten seconds.
     Fuzz,
     /// The commands of README and guides, by the release build.
@@ -47,9 +49,10 @@ impl Part {
         [Part::Fmt, Part::Deny, Part::Site, Part::Manifests, Part::Clippy, Part::Doc, Part::Test];
 
     /// Parts that need another build: `--extended`.
-    pub(crate) const EXTENDED: [Part; 9] = [
+    pub(crate) const EXTENDED: [Part; 10] = [
         Part::Bpf,
         Part::Release,
+        Part::Planted,
         Part::Fuzz,
         Part::Guides,
         Part::Tour,
@@ -69,6 +72,7 @@ impl Part {
             Part::Doc => "doc",
             Part::Test => "test",
             Part::Release => "release",
+            Part::Planted => "planted",
             Part::Fuzz => "fuzz",
             Part::Guides => "guides",
             Part::Tour => "tour",
@@ -90,6 +94,7 @@ impl Part {
             Part::Doc => "the documentation of the code builds without a warning",
             Part::Test => "all tests pass, with namesakes of the tools that fail first on PATH",
             Part::Release => "the release profile builds",
+            Part::Planted => "the simulated plane finds each of ten planted bugs within 1,000 seeds",
             Part::Fuzz => "no fuzz target fails within ten seconds",
             Part::Guides => "the commands of README and guides work with the release build",
             Part::Tour => "the tour of `cargo xtask demo` ends well with the release build",
@@ -109,10 +114,7 @@ impl Part {
             Part::Deny => deny::run(),
             Part::Site => docs::build(),
             Part::Manifests => manifests::render(true),
-            Part::Clippy => cargo(
-                &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"],
-                "fix each warning above, or allow it at its place with the reason",
-            ),
+            Part::Clippy => clippy(),
             Part::Doc => {
                 let mut doc = shell::cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
                 let advice = "fix each warning above; broken links are the usual cause";
@@ -122,6 +124,7 @@ impl Part {
             Part::Release => {
                 cargo(&["build", "--release", "--package", "zoneward"], "see the compiler errors above")
             }
+            Part::Planted => planted(),
             Part::Fuzz => fuzz::run(None, fuzz::EXTENDED_SECONDS, fuzz::Search::Repeatable),
             Part::Guides => guides(),
             Part::Tour => tour(),
@@ -137,6 +140,16 @@ impl Part {
 fn cargo(words: &[&str], advice: &str) -> Result<(), Stop> {
     let shown = words.iter().take_while(|word| **word != "--").copied().collect::<Vec<_>>();
     shell::run(&mut shell::cargo(words), &shell::typed("cargo", &shown), advice)
+}
+
+/// With planted bugs, whose test is compiled only then: a second run without them would check most crates again, for one
+/// constant function.
+fn clippy() -> Result<(), Stop> {
+    let words = ["clippy", "--workspace", "--all-targets", "--features", "plane/plant", "--quiet"];
+    cargo(
+        &[&words[..], &["--", "-D", "warnings"]].concat(),
+        "fix each warning above, or allow it at its place with the reason",
+    )
 }
 
 /// The seed of all property tests, as the crate proptest reads it.
@@ -162,6 +175,40 @@ fn nextest(closing_line: &mut Option<String>) -> Result<(), Stop> {
         }
     })?;
     shell::check(status, "cargo nextest run", "run one test alone with `cargo nextest run NAME`")
+}
+
+/// The test of planted bugs, then its rows as a table. With package zoneward, so that dependencies have the features that
+/// they had in the release build, and are compiled again only above tokio, which simulates time here.
+fn planted() -> Result<(), Stop> {
+    let mut run = shell::nextest(&["run", "--cargo-profile", "release", "--profile", "soak"]);
+    run.args([
+        "--package",
+        "plane",
+        "--package",
+        "zoneward",
+        "--features",
+        "plane/plant",
+        "--test",
+        "planted",
+    ]);
+    let mut rows = Vec::new();
+    let status = shell::run_watching_stderr(&mut run, |line| rows.extend(planted_row(line)))?;
+    rows.sort();
+    report::say("| bug | seeds | found by |\n|---|---|---|");
+    rows.iter().for_each(|(_, row)| report::say(row));
+    shell::check(
+        status,
+        "the test of planted bugs",
+        "`plane --plant BUG --seed N --once --trace` shows a run",
+    )
+}
+
+/// A row of the table of planted bugs, behind its number of seeds.
+fn planted_row(line: &str) -> Option<(u64, String)> {
+    let line = without_colour(line);
+    let row = line.trim().strip_prefix("| ")?.strip_suffix(" |")?;
+    let seeds = row.split(" | ").nth(1)?.parse().ok()?;
+    Some((seeds, line.trim().to_string()))
 }
 
 /// PATH as tests see it: what has a tool's name fails, so that a test that would find another machine's tools fails here.
@@ -287,6 +334,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
             Part::Site => tools::ensure(&[tools::MKDOCS], options.install)?,
             Part::Manifests => tools::ensure(&[tools::HELM], options.install)?,
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
+            Part::Planted => tools::ensure(&[tools::NEXTEST], options.install)?,
             Part::Test | Part::Guides | Part::Upgrade => tools::ensure(&tools::TESTS, options.install)?,
             Part::Bpf => tools::ensure(&[tools::CLANG], options.install)?,
             Part::Ipvs | Part::Accelerator => {
@@ -313,6 +361,14 @@ mod tests {
         assert!(is_closing_line("     Summary [   0.012s] 12 tests run: 12 passed, 0 skipped"));
         assert!(is_closing_line("\x1b[32;1m     Summary\x1b[0m [   0.012s] \x1b[1m12\x1b[0m tests run"));
         assert!(!is_closing_line("        PASS [   0.004s] xtask args::tests::summary"));
+    }
+
+    #[test]
+    fn rows_of_planted_bugs_are_recognised() {
+        let row = "| TwoLeaders | 6 | invariant 4: both lead |";
+        assert_eq!(planted_row(&format!("    \x1b[1m{row}\x1b[0m")), Some((6, row.to_string())));
+        assert_eq!(planted_row("        PASS [   0.004s] plane::planted two_leaders_are_found"), None);
+        assert_eq!(planted_row("| bug | seeds | found by |"), None);
     }
 
     #[test]

@@ -11,12 +11,13 @@ use super::block_on::block_on;
 use super::error::{StorageError, WriteError};
 use super::journal::RecordBuffer;
 use super::key::{Revision, WatchEvent};
+use super::sabotage::EngineSabotage;
 use super::storage::{Written, panic_text};
 use super::tables::{Meta, WriteTables};
 use super::txn::{StagedWrites, Txn};
 use super::watch_cache::lock;
 use super::{EngineOptions, Shared};
-use crate::sync::{Mutex, Ordering, Receiver};
+use crate::sync::{Mutex, Ordering, Receiver, is_sabotaged};
 
 /// Versions that one commit compacts at most, to bound its duration.
 const COMPACT_STEP: u64 = 4_096;
@@ -72,7 +73,8 @@ pub(super) fn try_commit_alone(shared: &Shared, job: Box<dyn WriteJob>) -> Optio
         return Some(job);
     }
     // A checkpoint takes long and is left to the writer thread.
-    if shared.queued.load(Ordering::SeqCst) > 0 || shared.storage.is_checkpoint_due() {
+    let is_queued = shared.queued.load(Ordering::SeqCst) > 0 && !is_sabotaged(EngineSabotage::IgnoredQueue);
+    if is_queued || shared.storage.is_checkpoint_due() {
         return Some(job);
     }
     commit(shared, vec![job]).pop()
@@ -95,6 +97,9 @@ fn commit(shared: &Shared, mut group: Vec<Box<dyn WriteJob>>) -> Vec<Box<dyn Wri
             None
         }
     };
+    if is_sabotaged(EngineSabotage::AnswerBeforePublish) {
+        group.drain(..).for_each(|job| job.finish(error.as_ref()));
+    }
     let affected = shared.watch_cache.publish(events);
     for job in group {
         job.finish(error.as_ref());

@@ -19,7 +19,10 @@ use clock::Clock;
 use super::CommitMode;
 use super::event_history::{EventHistory, HistoryLimits};
 use super::key::{ResourceId, Revision, StoreKey, WatchEvent};
-use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, PoisonError, RwLock, RwLockReadGuard};
+use super::sabotage::EngineSabotage;
+use crate::sync::{
+    AtomicU64, Condvar, Mutex, MutexGuard, Ordering, PoisonError, RwLock, RwLockReadGuard, is_sabotaged,
+};
 
 /// The objects that a watcher sees.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,7 +116,8 @@ struct PendingNotifications {
 
 impl PendingNotifications {
     fn has(&self, scope: &WatchScope) -> bool {
-        self.affected.contains_key(scope) || self.wave.contains_key(scope)
+        let is_in_wave = self.wave.contains_key(scope) && !is_sabotaged(EngineSabotage::NotifyPastWave);
+        is_in_wave || self.affected.contains_key(scope)
     }
 }
 
@@ -243,6 +247,9 @@ impl WatchCache {
     fn next_wave(&self) -> Option<(AffectedScopes, Revision)> {
         let mut pending = lock(&self.pending);
         pending.wave.clear();
+        if is_sabotaged(EngineSabotage::DroppedHandover) {
+            pending.affected.clear();
+        }
         self.set_notified(&pending);
         while pending.affected.is_empty() && !pending.closed {
             pending = self.work.wait(pending).unwrap_or_else(PoisonError::into_inner);

@@ -12,7 +12,9 @@ use super::error::{StorageError, StoreReadError};
 use super::event_history::EventHistory;
 use super::key::{Revision, WatchEvent};
 use super::list::readable_at;
+use super::sabotage::EngineSabotage;
 use super::watch_cache::{WatchScope, WatcherSlot};
+use crate::sync::is_sabotaged;
 
 /// Events per batch, and per read from disk: memory and time of one step do not depend on how far a watcher is behind.
 const BATCH_EVENTS: usize = 256;
@@ -39,9 +41,10 @@ impl Watcher {
         if from > shared.watch_cache.revision() || shared.watch_cache.history().after(from).is_none() {
             shared.storage.read(|tables| readable_at(&tables.meta()?, Some(from)))?;
         }
+        let early = is_sabotaged(EngineSabotage::LateSubscription).then(|| shared.watch_cache.revision());
         let slot = shared.watch_cache.subscribe(&scope);
         // After the subscription: later events are notified.
-        let notified = shared.watch_cache.revision();
+        let notified = early.unwrap_or_else(|| shared.watch_cache.revision());
         Ok(Watcher { shared, scope, slot, position: from, notified })
     }
 
@@ -51,6 +54,8 @@ impl Watcher {
         // In this order: a notification is set before its revision counts as notified.
         let notified = self.shared.watch_cache.notified();
         if self.position >= self.notified && !self.slot.is_notified() {
+            let sabotaged = is_sabotaged(EngineSabotage::EagerBookmark);
+            let notified = if sabotaged { self.shared.watch_cache.notified() } else { notified };
             self.position = self.position.max(notified);
         }
         self.position
@@ -70,13 +75,19 @@ impl Watcher {
     /// watchers, those of one scope that keep up are all notified of the same revisions.
     pub fn poll_notified(&mut self, context: &mut Context<'_>) -> Poll<Result<Revision, StoreReadError>> {
         // The waker comes first, so that a notification between the look and the return wakes the task.
-        self.slot.set_waker(context.waker());
+        let is_late = is_sabotaged(EngineSabotage::WakerAfterLook);
+        if !is_late {
+            self.slot.set_waker(context.waker());
+        }
         self.take_notification();
         if self.position < self.notified {
             return Poll::Ready(Ok(self.notified));
         }
         if self.shared.watch_cache.history().closed {
             return Poll::Ready(Err(StorageError::closed().into()));
+        }
+        if is_late {
+            self.slot.set_waker(context.waker());
         }
         Poll::Pending
     }

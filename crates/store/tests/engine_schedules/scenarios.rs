@@ -16,6 +16,10 @@ use crate::memory_disk::MemoryDisk;
 pub const PODS: ResourceId = ResourceId(1);
 /// More watchers than the writer notifies by itself.
 const MANY: usize = 33;
+/// Watchers that end at any time.
+const LEAVING: usize = 5;
+/// Watchers that start at any time, and at the newest revision.
+const LATE: usize = 3;
 const WRITERS: usize = 2;
 const WRITES: usize = 3;
 
@@ -139,17 +143,21 @@ fn start_watcher(engine: &Engine, namespace: Option<&'static str>, from: Revisio
     thread::spawn(move || watch_to_the_end(watcher))
 }
 
-/// Writers and watchers; `idle` watchers are there and read nothing until the end.
-fn watch_all(idle: usize) {
+/// Writers and watchers; `idle` watchers are there and read nothing until the end, `leaving` ones end before it.
+fn watch_all(idle: usize, leaving: usize) {
     let engine = Arc::new(open(&MemoryDisk::default()));
     let watch = |_| engine.watch(PODS, None, Revision(0)).expect("nothing is compacted");
     let idle: Vec<Watcher> = (0..idle).map(watch).collect();
+    let leaving: Vec<Watcher> = (0..leaving).map(watch).collect();
     let all = start_watcher(&engine, None, Revision(0));
     let some = start_watcher(&engine, Some("a"), Revision(0));
     let writers = start_writers(&engine);
-    // Starts at any time, and at the newest revision.
-    let from = engine.revision();
-    let late = start_watcher(&engine, None, from);
+    thread::spawn(move || leaving.into_iter().for_each(drop));
+    let start_late = |_| {
+        let from = engine.revision();
+        (from, start_watcher(&engine, None, from))
+    };
+    let late: Vec<(Revision, WatcherThread)> = (0..LATE).map(start_late).collect();
     let mut given: Vec<Revision> =
         writers.into_iter().flat_map(|writer| writer.join().expect("no panic")).collect();
     given.push(engine.write(put("a", END.to_owned())).expect("the disk works"));
@@ -158,7 +166,9 @@ fn watch_all(idle: usize) {
     assert_eq!(given, expected, "each revision is given once");
     // Nothing wakes the watchers any more: one that missed its wake-up blocks here.
     assert_eq!(all.join().expect("no panic"), (expected.clone(), true));
-    assert_eq!(late.join().expect("no panic"), (expected[from.0 as usize..].to_vec(), true));
+    for (from, late) in late {
+        assert_eq!(late.join().expect("no panic"), (expected[from.0 as usize..].to_vec(), true));
+    }
     let mut in_scope = engine.watch(PODS, Some("a"), Revision(0)).expect("nothing is compacted");
     let mut events = Vec::new();
     while events.last().is_none_or(|last| Some(last) != expected.last()) {
@@ -172,11 +182,16 @@ fn watch_all(idle: usize) {
 }
 
 pub fn few_watchers() {
-    watch_all(0);
+    watch_all(0, 0);
 }
 
 pub fn many_watchers() {
-    watch_all(MANY);
+    watch_all(MANY, 0);
+}
+
+/// The writer or the notifier wakes the watchers, by turns: they are more than the writer notifies, and then fewer.
+pub fn leaving_watchers() {
+    watch_all(MANY - LEAVING, LEAVING);
 }
 
 /// The engine is dropped while writes are queued and watchers wait. Writes of one caller keep their order.
