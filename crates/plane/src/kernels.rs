@@ -45,7 +45,7 @@ pub fn planned(frontend: &Frontend) -> Reached {
 }
 
 /// Each endpoint with its share of new connections.
-pub type Shares = Vec<(SocketAddr, f64)>;
+type ReachedShares = Vec<(SocketAddr, f64)>;
 
 /// The same, as bits that can be ordered.
 type ShareBits = Vec<(SocketAddr, u64)>;
@@ -109,7 +109,7 @@ impl KernelChecker {
         number: usize,
         machine: &Machine,
         to: SocketAddr,
-        found: &Shares,
+        found: &ReachedShares,
         services: &BTreeSet<String>,
         truth: &Truth,
     ) -> Result<(), BrokenInvariant> {
