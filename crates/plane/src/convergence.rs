@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dataplane::backend::{NodeBackend, TracedVerdict};
 use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
-use model::{Family, Interner, Service, Slice, SliceContent, Snapshot, annotation, parse};
+use model::{Family, Hints, Interner, Service, Slice, SliceContent, Snapshot, annotation, parse};
 use plan::drain::ZoneDrains;
 use plan::forward::{NodeConfig, table};
 use plan::hints::{HintConfig, Hysteresis, Mechanism, TrafficDistributionDefaults, choose};
@@ -211,6 +211,15 @@ fn check_reachable(snapshot: &Snapshot, machine: &Machine, kernel: &FakeKernel) 
         for slice in slices.iter().filter(|slice| is_ours(slice)) {
             let target = slice.content.ports.first().and_then(|port| port.port).unwrap_or_default();
             for endpoint in slice.content.endpoints.iter().filter(|endpoint| endpoint.conditions.is_ready()) {
+                // Auto gives endpoints of a zone to others, in proportion to their CPU, by hints for these alone. A drain
+                // moves all traffic away from a zone, that of its own nodes as well.
+                let of_zone = |hints: &Arc<Hints>| {
+                    hints.zones.is_empty()
+                        || hints.zones.iter().any(|zone| Some(zone) == endpoint.zone.as_ref())
+                };
+                if !endpoint.hints.as_ref().is_none_or(of_zone) || slice.drained(endpoint.zone.as_ref()) > 0 {
+                    continue;
+                }
                 let is_here = endpoint.node.as_ref().is_some_and(|node| *node == *machine.name);
                 let is_free = endpoint.hints.is_none() && service.annotations.is_empty();
                 let address = SocketAddr::new(endpoint.addresses.first(), target);
