@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dataplane::backend::{NodeBackend, TracedVerdict};
 use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
-use model::{Family, Interner, Service, Slice, SliceContent, Snapshot, annotation, parse};
+use model::{Family, Hints, Interner, Service, Slice, SliceContent, Snapshot, annotation, parse};
 use plan::drain::ZoneDrains;
 use plan::forward::{NodeConfig, table};
 use plan::hints::{HintConfig, Hysteresis, Mechanism, TrafficDistributionDefaults, choose};
@@ -214,17 +214,22 @@ fn check_reachable(snapshot: &Snapshot, machine: &Machine, kernel: &FakeKernel) 
         let to = SocketAddr::new(ip, port.port);
         let Some(evaluation) = connect(kernel, machine, to) else { continue };
         let reached: BTreeSet<SocketAddr> = reached(&evaluation);
-        // A drained zone may get no share.
-        let is_drained = |slice: &&Slice| slice.content.annotation(annotation::DRAIN).is_some();
-        for slice in slices.iter().filter(|slice| is_ours(slice) && !is_drained(slice)) {
+        for slice in slices.iter().filter(|slice| is_ours(slice)) {
             let target = slice.content.ports.first().and_then(|port| port.port).unwrap_or_default();
             for endpoint in slice.content.endpoints.iter().filter(|endpoint| endpoint.conditions.is_ready()) {
+                // Auto gives endpoints of a zone to others, in proportion to their CPU, by hints for these alone. A drain
+                // moves all traffic away from a zone, that of its own nodes as well.
+                let of_zone = |hints: &Arc<Hints>| {
+                    hints.zones.is_empty()
+                        || hints.zones.iter().any(|zone| Some(zone) == endpoint.zone.as_ref())
+                };
+                if !endpoint.hints.as_ref().is_none_or(of_zone) || slice.drained(endpoint.zone.as_ref()) > 0 {
+                    continue;
+                }
                 let is_here = endpoint.node.as_ref().is_some_and(|node| *node == *machine.name);
-                let is_lent = !endpoint.zone_hints().is_empty()
-                    && !endpoint.zone_hints().iter().any(|zone| Some(zone) == endpoint.zone.as_ref());
                 let is_free = endpoint.hints.is_none() && service.annotations.is_empty();
                 let address = SocketAddr::new(endpoint.addresses.first(), target);
-                if (is_here && !is_lent || is_free) && !reached.contains(&address) {
+                if (is_here || is_free) && !reached.contains(&address) {
                     let text = format!(
                         "{address} of Service {} is ready and not reachable from {}",
                         service.key, machine.name

@@ -281,14 +281,16 @@ fn tiers(
     std::iter::once(first).chain(further).map(Arc::new).collect()
 }
 
-/// A request to a backend finds an endpoint whenever one is ready and nothing confines it to a place.
+/// A request to a backend finds an endpoint whenever one is ready and nothing confines it to a place: no Require, no policy
+/// Local, no localities of a MeshLoadBalancing (run 50004).
 fn check_reachable(snapshot: &Snapshot, input: &RenderInput) -> Checked {
     let Some(table) = input.tiers.first() else { return Ok(()) };
     for backend in table.backends().filter(|backend| backend.endpoints.is_empty()) {
         let Some(service) = snapshot.service(&backend.id.service) else { continue };
         let is_free = service.annotations.is_empty()
             && service.internal_policy == TrafficPolicy::Cluster
-            && backend.id.tags.is_empty();
+            && backend.id.tags.is_empty()
+            && locality_rule(&input.routes, &backend.id, &table.consumer).is_none();
         let mut endpoints =
             snapshot.slices(&backend.id.service).iter().flat_map(|slice| &slice.content.endpoints);
         if is_free && endpoints.any(|endpoint| endpoint.conditions.is_ready()) {

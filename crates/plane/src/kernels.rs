@@ -57,7 +57,10 @@ pub fn planned(frontend: &Frontend) -> Reached {
 }
 
 /// Each endpoint with its share of new connections.
-pub type Shares = Vec<(SocketAddr, f64)>;
+type ReachedShares = Vec<(SocketAddr, f64)>;
+
+/// The same, as bits that can be ordered.
+type ShareBits = Vec<(SocketAddr, u64)>;
 
 /// Unequal weights are rounded to 256 slots or more: an error of one slot, and a smaller share may have none.
 const ROUNDING: f64 = 1.01 / 256.0;
@@ -82,7 +85,7 @@ const MOST_CONNECTIONS: usize = 24;
 /// A Service's results that were found to be planned, by node, and the generation that was checked last.
 #[derive(Default)]
 pub struct KernelChecker {
-    known: BTreeMap<(usize, SocketAddr), BTreeSet<Vec<(SocketAddr, u64)>>>,
+    known: BTreeMap<(usize, SocketAddr), BTreeSet<ShareBits>>,
     checked: BTreeMap<usize, (u32, u64)>,
     /// The cluster IP that is the next one's turn, by node.
     turns: BTreeMap<usize, usize>,
@@ -156,12 +159,12 @@ impl KernelChecker {
         number: usize,
         machine: &Machine,
         to: SocketAddr,
-        found: &Shares,
+        found: &ReachedShares,
         services: &BTreeSet<String>,
         truth: &Truth,
     ) -> Result<(), BrokenInvariant> {
         let known = self.known.entry((number, to)).or_default();
-        let shares = found.iter().map(|(address, share)| (*address, share.to_bits())).collect();
+        let shares: ShareBits = found.iter().map(|(address, share)| (*address, share.to_bits())).collect();
         if known.contains(&shares) {
             return Ok(());
         }
@@ -265,4 +268,58 @@ fn steps_of_drains(slices: &[Slice]) -> Vec<Cow<'_, [Slice]>> {
         stepped.cloned().collect::<Vec<Slice>>().into()
     };
     times.into_iter().map(at).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use model::forward::{EndpointSet, ForwardedEndpoint, ForwardedPort, FrontendKind, Masquerade};
+    use model::{ServiceKey, TrafficPolicy};
+
+    use super::*;
+
+    fn address(last: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, last], 80))
+    }
+
+    fn frontend(weights: &[f32]) -> Frontend {
+        let endpoint = |(i, weight): (usize, &f32)| ForwardedEndpoint::new(address(i as u8), *weight, false);
+        let endpoints: Vec<_> = weights.iter().enumerate().map(endpoint).collect();
+        let set = || EndpointSet { endpoints: endpoints.clone().into(), rounding: 0 };
+        let cluster_ip = IpAddr::from([10, 96, 0, 1]);
+        let port = ForwardedPort {
+            service: ServiceKey::new(&"default".into(), &"s".into()),
+            name: "http".into(),
+            cluster_ip,
+            protocol: Protocol::Tcp,
+            number: 80,
+            affinity_seconds: None,
+            health_check_port: None,
+            cluster: set(),
+            local: set(),
+        };
+        Frontend {
+            address: FrontendAddress::new(cluster_ip, Protocol::Tcp, 80),
+            kind: FrontendKind::ClusterIp,
+            outside: FrontendAction::Send(TrafficPolicy::Cluster),
+            inside: None,
+            masquerade: Masquerade::NotPods,
+            source_ranges: None,
+            port: Arc::new(port),
+        }
+    }
+
+    #[test]
+    fn shares_agree_to_one_slot_and_equal_ones_exactly() {
+        let uneven = frontend(&[3.0, 1.0]);
+        assert!(agrees(&uneven, &[(address(0), 0.75), (address(1), 0.25)]));
+        assert!(agrees(&uneven, &[(address(0), 0.753), (address(1), 0.247)]));
+        assert!(!agrees(&uneven, &[(address(0), 0.76), (address(1), 0.24)]));
+        assert!(!agrees(&uneven, &[(address(0), 0.75), (address(2), 0.25)]));
+        let even = frontend(&[1.0, 1.0]);
+        assert!(agrees(&even, &[(address(0), 0.5), (address(1), 0.5)]));
+        assert!(!agrees(&even, &[(address(0), 0.503), (address(1), 0.497)]));
+        assert!(!agrees(&even, &[(address(0), 1.0)]));
+    }
 }

@@ -99,8 +99,8 @@ impl Options {
             action_ms: 50 + random.below(800) as u64,
             step_ms: 20 + random.below(230) as u64,
             faults,
-            has_routes: seed % 3 == 0,
-            has_distributions: seed % 2 == 0,
+            has_routes: seed.is_multiple_of(3),
+            has_distributions: seed.is_multiple_of(2),
             has_drains: seed % 5 < 3 && faults.wall_jump_ms == 0,
             has_upgrades: seed % 7 < 3,
         }

@@ -71,7 +71,7 @@ fn check_service(
             }
         }
         if here.is_empty() {
-            // The demand follows the nodes with a hysteresis: nobody connects from this zone now.
+            // The demand follows the nodes with a hysteresis: this zone has no node now.
             let shares = row(demand, &by_zone, &zone.zone).unwrap_or_default();
             for (address, own) in &endpoints {
                 let part = shares.iter().find(|(name, _)| name == own).map_or(0.0, |(_, part)| *part);

@@ -55,3 +55,28 @@ impl ControllerVersion {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(method: Method, path: &str) -> Request<Bytes> {
+        let body = json!({"metadata": {"name": "s"}}).to_string();
+        Request::builder().method(method).uri(path).body(body.into()).unwrap()
+    }
+
+    #[test]
+    fn versions_differ_in_the_annotations_that_they_write() {
+        let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+        let drains = "/apis/zoneward.dev/v1alpha1/zonedrains?watch=true";
+        let has_future = |version: ControllerVersion| {
+            let sent = version.rewrite(request(Method::POST, slices));
+            sent.body().windows(FUTURE.len()).any(|part| part == FUTURE.as_bytes())
+        };
+        assert!(has_future(ControllerVersion::Newer));
+        assert!(!has_future(ControllerVersion::Older) && !has_future(ControllerVersion::This));
+        let response = |version: ControllerVersion| version.response(&request(Method::GET, drains));
+        assert_eq!(response(ControllerVersion::Older).unwrap().status(), 404);
+        assert!(response(ControllerVersion::This).is_none() && response(ControllerVersion::Newer).is_none());
+    }
+}

@@ -49,7 +49,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("fuzz", &["dataplane", "model", "plan", "proxy", "store"]),
-    ("plane", &["clock", "cluster", "controller", "dataplane", "model", "node", "plan", "store"]),
+    (
+        "plane",
+        &["clock", "cluster", "controller", "dataplane", "mesh", "model", "node", "plan", "store", "xds"],
+    ),
     ("toolbox", &[]),
     ("xtask", &["toolbox"]),
     ("dist", &["toolbox"]),
