@@ -141,9 +141,10 @@ impl SliceReconciler {
 
     /// The drains in force; the slices of all Services get their annotation.
     pub(crate) fn set_drains(&mut self, drains: Option<ZoneDrains>, now: MonotonicTime) {
-        let is_any = drains.as_ref().is_some_and(|drains| !drains.zones().is_empty());
-        self.planner.drains = drains;
-        if is_any {
+        let has_zones = |drains: &Option<ZoneDrains>| drains.as_ref().is_some_and(|d| !d.zones().is_empty());
+        let before = std::mem::replace(&mut self.planner.drains, drains);
+        // Slices of a drain that ends may still be on their way: the cache does not show all of them.
+        if has_zones(&before) || has_zones(&self.planner.drains) {
             return self.plan_all(now);
         }
         let drained = self.cache.snapshot().slices_with_shares();
