@@ -30,7 +30,40 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
 }
 
-/// Reads until the API ends the response. A line is an event.
+/// Counts the events of a watch: lines of JSON, or messages with their length in front.
+#[derive(Default)]
+struct EventCounter {
+    /// Bytes of the length so far, and of the message that are still to come.
+    head: Vec<u8>,
+    rest: usize,
+}
+
+impl EventCounter {
+    fn count(&mut self, accept: &str, mut data: &[u8]) -> u64 {
+        if accept.starts_with("application/json") {
+            return data.iter().filter(|byte| **byte == b'\n').count() as u64;
+        }
+        let mut events = 0;
+        while !data.is_empty() {
+            let wanted = if self.rest > 0 { self.rest } else { 4 - self.head.len() };
+            let (taken, left) = data.split_at(wanted.min(data.len()));
+            data = left;
+            if self.rest > 0 {
+                self.rest -= taken.len();
+                events += u64::from(self.rest == 0);
+                continue;
+            }
+            self.head.extend_from_slice(taken);
+            if let Ok(head) = <[u8; 4]>::try_from(self.head.as_slice()) {
+                self.rest = u32::from_be_bytes(head) as usize;
+                self.head.clear();
+            }
+        }
+        events
+    }
+}
+
+/// Reads until the API ends the response.
 pub(crate) async fn read(request: &SliceRequest, received: &Received) {
     let stream = UnixStream::connect(&request.socket).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -39,12 +72,12 @@ pub(crate) async fn read(request: &SliceRequest, received: &Received) {
     let get = get.header(header::ACCEPT, request.accept).body(Empty::<Bytes>::new()).unwrap();
     let response = sender.send_request(get).await.unwrap();
     assert!(response.status().is_success(), "{}: {}", request.uri, response.status());
-    let mut body = response.into_body();
+    let (mut body, mut counter) = (response.into_body(), EventCounter::default());
     while let Some(Ok(frame)) = body.frame().await {
         let Some(data) = frame.data_ref() else { continue };
-        let lines = data.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let events = counter.count(request.accept, data);
         received.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         received.last_at.store(now(), Ordering::Relaxed);
-        received.events.fetch_add(lines, Ordering::Release);
+        received.events.fetch_add(events, Ordering::Release);
     }
 }
