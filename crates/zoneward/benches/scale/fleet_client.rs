@@ -1,14 +1,17 @@
 //! One simulated node: its watches of slices, each a connection of its own. It counts events and bytes and keeps nothing.
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::{Request, header};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
+
+const RETRY: Duration = Duration::from_millis(20);
 
 /// What a node has received.
 #[derive(Default)]
@@ -63,9 +66,19 @@ impl EventCounter {
     }
 }
 
+/// Connects; again while the queue of the listener is full.
+async fn connect(socket: &Path) -> UnixStream {
+    loop {
+        match UnixStream::connect(socket).await {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => tokio::time::sleep(RETRY).await,
+            connected => return connected.unwrap(),
+        }
+    }
+}
+
 /// Reads until the API ends the response.
 pub(crate) async fn read(request: &SliceRequest, received: &Received) {
-    let stream = UnixStream::connect(&request.socket).await.unwrap();
+    let stream = connect(&request.socket).await;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     let get = Request::get(&request.uri).header(header::HOST, "localhost");

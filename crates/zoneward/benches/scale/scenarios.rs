@@ -75,7 +75,7 @@ pub(crate) async fn run(cluster: &mut Cluster, options: &Options, view: &'static
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     // Until all watches are open: each then gets one event.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(3 + nodes / 500)).await;
     let mut figures = vec![single_changes(cluster, &mut fleet, options).await];
     if options.rolling > 0 {
         figures.push(rolling_update(cluster, &mut fleet, options).await);
