@@ -15,20 +15,21 @@ use store::server::ApiServer;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 
-use super::objects::{NODES, PODS, node, pod, service};
+use super::objects::{NODES, PodOf, node, pod, service};
 use super::process::{Running, role};
 
 const FOLDER: &str = "ZONEWARD_BENCH_FOLDER";
 const SERVICES: &str = "ZONEWARD_BENCH_SERVICES";
+const PODS: &str = "ZONEWARD_BENCH_PODS";
 /// Objects of one write.
 const BATCH: usize = 1_000;
 /// Each watch on the socket is a connection.
 const CONNECTIONS: usize = 20_000;
 
 /// Starts the process and waits until it serves.
-pub(crate) fn start(folder: &Path, services: usize) -> Running {
+pub(crate) fn start(folder: &Path, services: usize, pods: usize) -> Running {
     let mut command = role("api");
-    command.env(FOLDER, folder).env(SERVICES, services.to_string());
+    command.env(FOLDER, folder).env(SERVICES, services.to_string()).env(PODS, pods.to_string());
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -39,7 +40,8 @@ pub(crate) fn start(folder: &Path, services: usize) -> Running {
 /// The process itself, until its standard input is closed.
 pub(crate) async fn serve() {
     let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
-    let services: usize = std::env::var(SERVICES).unwrap().parse().unwrap();
+    let number = |name| std::env::var(name).unwrap().parse::<usize>().unwrap();
+    let (services, of) = (number(SERVICES), number(PODS));
     let engine = Engine::open(&folder.join("store"), EngineOptions::default()).unwrap();
     let limits = ApiLimits {
         watches: CONNECTIONS,
@@ -51,7 +53,7 @@ pub(crate) async fn serve() {
     let service_cidrs = vec!["10.96.0.0/12".parse().unwrap()];
     let listen = "127.0.0.1:6443".parse().unwrap();
     bootstrap(&api, BootstrapOptions { service_cidrs, listen }).await.unwrap();
-    let pods = (0..services).flat_map(|number| (0..PODS).map(move |at| pod(number, at, 0)));
+    let pods = (0..services).flat_map(|service| (0..of).map(move |at| pod(PodOf { service, at, of }, 0)));
     put_all(&api, (0..NODES).map(node).chain((0..services).map(service)).chain(pods)).await;
     let (_stop, stopped) = watch::channel(false);
     let listener = UnixListener::bind(folder.join("api.sock")).unwrap();

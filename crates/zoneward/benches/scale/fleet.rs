@@ -17,6 +17,7 @@ use super::{Cluster, Options};
 const ARGS: &str = "ZONEWARD_BENCH_FLEET";
 /// Nodes of one process.
 const PER_PROCESS: usize = 2_000;
+pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;drop=metadata.managedFields";
 pub(crate) const LEAN: &str = "application/json;drop=metadata.managedFields";
 pub(crate) const WHOLE: &str = "application/json";
 
@@ -24,8 +25,8 @@ pub(crate) const WHOLE: &str = "application/json";
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FleetStatus {
     pub(crate) nodes: u64,
-    /// Of the node with the fewest.
-    pub(crate) least_events: u64,
+    /// Of the node with the fewest, by zone.
+    pub(crate) least_events: [u64; ZONES],
     pub(crate) events: u64,
     pub(crate) bytes: u64,
     pub(crate) last_at: u64,
@@ -35,7 +36,7 @@ impl FleetStatus {
     fn add(self, other: FleetStatus) -> FleetStatus {
         FleetStatus {
             nodes: self.nodes + other.nodes,
-            least_events: self.least_events.min(other.least_events),
+            least_events: std::array::from_fn(|zone| self.least_events[zone].min(other.least_events[zone])),
             events: self.events + other.events,
             bytes: self.bytes + other.bytes,
             last_at: self.last_at.max(other.last_at),
@@ -55,12 +56,16 @@ impl Fleet {
             true => "!service.kubernetes.io/headless".to_owned(),
             false => options.selectors.join("\n"),
         };
-        let accept = if options.managed_fields { "whole" } else { "lean" };
         let numbers: Vec<usize> = (0..options.nodes).collect();
         let start = |nodes: &[usize]| {
             let socket = cluster.folder.join("api.sock");
-            let args =
-                [socket.to_str().unwrap(), version, accept, &nodes[0].to_string(), &nodes.len().to_string()];
+            let args = [
+                socket.to_str().unwrap(),
+                version,
+                options.accept,
+                &nodes[0].to_string(),
+                &nodes.len().to_string(),
+            ];
             let mut child =
                 role("fleet").env(ARGS, format!("{}\n{selectors}", args.join("\n"))).spawn().unwrap();
             let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
@@ -83,13 +88,15 @@ impl Fleet {
     }
 
     fn ask(&mut self, command: &str) -> FleetStatus {
-        let none = FleetStatus { least_events: u64::MAX, ..FleetStatus::default() };
+        let none = FleetStatus { least_events: [u64::MAX; ZONES], ..FleetStatus::default() };
         self.processes.iter_mut().fold(none, |sum, (_, stdin, stdout)| {
             writeln!(stdin, "{command}").unwrap();
             let mut line = String::new();
             stdout.read_line(&mut line).unwrap();
             let words: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
-            let [nodes, least_events, events, bytes, last_at] = words[..] else { panic!("{line}") };
+            let [nodes, events, bytes, last_at, least @ ..] = &words[..] else { panic!("{line}") };
+            let (nodes, events, bytes, last_at) = (*nodes, *events, *bytes, *last_at);
+            let least_events = least.try_into().unwrap();
             sum.add(FleetStatus { nodes, least_events, events, bytes, last_at })
         })
     }
@@ -108,7 +115,7 @@ pub(crate) async fn run() {
     let mut next = || args.next().unwrap().to_owned();
     let (socket, version, accept) = (next(), next(), next());
     let (first, count): (usize, usize) = (next().parse().unwrap(), next().parse().unwrap());
-    let accept = if accept == "lean" { LEAN } else { WHOLE };
+    let accept = [PROTOBUF, LEAN, WHOLE].into_iter().find(|known| *known == accept).unwrap();
     let selectors: Vec<String> = args.map(str::to_owned).collect();
     let start = |number: usize| {
         let received = Arc::new(Received::default());
@@ -135,14 +142,18 @@ pub(crate) async fn run() {
             });
         }
         let of = |value: fn(&Received) -> u64| nodes.iter().map(move |node| value(&node.received));
-        let events = of(|received| received.events.load(Ordering::Acquire));
+        let mut least = [u64::MAX; ZONES];
+        for node in &nodes {
+            let zone = &mut least[node.number % ZONES];
+            *zone = (*zone).min(node.received.events.load(Ordering::Acquire));
+        }
         println!(
             "{} {} {} {} {}",
             nodes.len(),
-            events.clone().min().unwrap_or(u64::MAX),
-            events.sum::<u64>(),
+            of(|received| received.events.load(Ordering::Acquire)).sum::<u64>(),
             of(|received| received.bytes.load(Ordering::Relaxed)).sum::<u64>(),
-            of(|received| received.last_at.load(Ordering::Relaxed)).max().unwrap_or(0)
+            of(|received| received.last_at.load(Ordering::Relaxed)).max().unwrap_or(0),
+            least.map(|events| events.to_string()).join(" "),
         );
     }
 }

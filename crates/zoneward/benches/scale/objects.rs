@@ -4,7 +4,6 @@ use http::Request;
 use kube::Client;
 use serde_json::{Value, json};
 
-pub(crate) const PODS: usize = 10;
 pub(crate) const ZONES: usize = 3;
 /// Node objects, whatever the number of watch clients.
 pub(crate) const NODES: usize = 300;
@@ -14,13 +13,28 @@ pub(crate) fn zone(node: usize) -> String {
     format!("zone-{}", node % ZONES)
 }
 
-/// The node of a pod: its zone goes by the pod's number.
-fn node_of(service: usize, pod: usize) -> usize {
-    (service * ZONES + pod) % NODES
+/// A pod of a Service.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PodOf {
+    pub(crate) service: usize,
+    pub(crate) at: usize,
+    /// How many each Service has.
+    pub(crate) of: usize,
 }
 
-pub(crate) fn is_in_first_zone(pod: usize) -> bool {
-    pod.is_multiple_of(ZONES)
+impl PodOf {
+    fn number(self) -> usize {
+        self.service * self.of + self.at
+    }
+
+    /// Its zone goes by its place in the Service.
+    fn node(self) -> usize {
+        (self.service * ZONES + self.at) % NODES
+    }
+
+    pub(crate) fn zone(self) -> usize {
+        self.at % ZONES
+    }
 }
 
 fn name(service: usize) -> String {
@@ -53,46 +67,46 @@ pub(crate) fn service(number: usize) -> Value {
     service
 }
 
-pub(crate) fn pod_name(service: usize, pod: usize, generation: usize) -> String {
-    format!("{}-{pod}-{generation}", name(service))
+fn pod_name(pod: PodOf, generation: usize) -> String {
+    format!("{}-{}-{generation}", name(pod.service), pod.at)
 }
 
 /// A pod of a generation: a rolling update replaces it by the next.
-pub(crate) fn pod(service: usize, pod: usize, generation: usize) -> Value {
-    let id = generation * 10_000_000 + service * PODS + pod;
-    let labels = json!({"app": name(service), "pod-template-hash": "6d4cf56db6"});
-    let mut object = stored("Pod", &pod_name(service, pod, generation), id, &labels);
-    object["spec"] = json!({"nodeName": format!("node-{}", node_of(service, pod)), "containers": [{
+pub(crate) fn pod(pod: PodOf, generation: usize) -> Value {
+    let id = generation * 10_000_000 + pod.number();
+    let labels = json!({"app": name(pod.service), "pod-template-hash": "6d4cf56db6"});
+    let mut object = stored("Pod", &pod_name(pod, generation), id, &labels);
+    object["spec"] = json!({"nodeName": format!("node-{}", pod.node()), "containers": [{
         "name": "app", "image": "registry.example/app:1.2.3", "ports": [{"name": "http", "containerPort": 8080}]}]});
-    object["status"] = pod_status(service, pod, generation, true);
+    object["status"] = pod_status(pod, generation, true);
     object
 }
 
-pub(crate) fn pod_status(service: usize, pod: usize, generation: usize, ready: bool) -> Value {
-    let number = generation * 1_500_000 + service * PODS + pod;
+fn pod_status(pod: PodOf, generation: usize, ready: bool) -> Value {
+    let number = generation * 1_500_000 + pod.number();
     let address = format!("10.{}.{}.{}", 128 + number / 62_500, number / 250 % 250, number % 250 + 1);
     let ready = if ready { "True" } else { "False" };
     json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
         "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-11-15T10:00:00Z"}]})
 }
 
-pub(crate) async fn set_ready(client: &Client, service: usize, pod: usize, is_ready: bool) {
-    let path = format!("/api/v1/namespaces/default/pods/{}/status", pod_name(service, pod, 0));
-    let status = json!({"status": pod_status(service, pod, 0, is_ready)});
+pub(crate) async fn set_ready(client: &Client, pod: PodOf, is_ready: bool) {
+    let path = format!("/api/v1/namespaces/default/pods/{}/status", pod_name(pod, 0));
+    let status = json!({"status": pod_status(pod, 0, is_ready)});
     send(client, "PATCH", &path, "application/merge-patch+json", &status).await;
 }
 
 /// Deletes a pod and creates its successor, ready at once.
-pub(crate) async fn replace(client: &Client, service: usize, number: usize) {
+pub(crate) async fn replace(client: &Client, old: PodOf) {
     let path = "/api/v1/namespaces/default/pods";
-    let old = format!("{path}/{}", pod_name(service, number, 0));
-    send(client, "DELETE", &old, "application/json", &json!({"gracePeriodSeconds": 0})).await;
-    let mut new = pod(service, number, 1);
+    let deleted = format!("{path}/{}", pod_name(old, 0));
+    send(client, "DELETE", &deleted, "application/json", &json!({"gracePeriodSeconds": 0})).await;
+    let mut new = pod(old, 1);
     let status = json!({"status": new.as_object_mut().unwrap().remove("status")});
     let metadata = new["metadata"].as_object_mut().unwrap();
     metadata.retain(|field, _| matches!(field.as_str(), "name" | "namespace" | "labels"));
     send(client, "POST", path, "application/json", &new).await;
-    let path = format!("{path}/{}/status", pod_name(service, number, 1));
+    let path = format!("{path}/{}/status", pod_name(old, 1));
     send(client, "PATCH", &path, "application/merge-patch+json", &status).await;
 }
 

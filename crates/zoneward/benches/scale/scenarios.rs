@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::fleet::{Fleet, FleetStatus, LEAN, WHOLE};
 use super::fleet_client::{Received, SliceRequest, now, read};
-use super::objects::{self, PODS, SLICES};
+use super::objects::{self, PodOf, SLICES};
 use super::process::{self, cpu};
 use super::{Cluster, Options};
 
@@ -15,7 +15,9 @@ const LISTS: u32 = 4;
 /// Requests under way in bursts.
 const WRITERS: usize = 32;
 /// A burst is over when nodes have received nothing for so long. A leader that was killed is replaced after 15 s.
-const QUIET: Duration = Duration::from_secs(20);
+const QUIET: Duration = Duration::from_secs(30);
+/// A single change is over when nodes have received nothing more for so long.
+const SETTLED: Duration = Duration::from_millis(100);
 
 /// What a scenario used.
 struct Usage {
@@ -50,7 +52,22 @@ pub(crate) async fn lists(cluster: &Cluster) {
     }
 }
 
-pub(crate) async fn run(cluster: &mut Cluster, options: &Options) {
+/// What a scenario cost per change.
+pub(crate) struct Figures {
+    what: String,
+    view: &'static str,
+    nodes: f64,
+    /// Per node.
+    events: f64,
+    bytes: f64,
+    /// In milliseconds of CPU.
+    api: f64,
+    controllers: f64,
+    fleet: f64,
+    last_node: String,
+}
+
+pub(crate) async fn run(cluster: &mut Cluster, options: &Options, view: &'static str) -> Vec<Figures> {
     let version = objects::slice_version(&cluster.client).await;
     let mut fleet = Fleet::start(cluster, options, &version);
     let nodes = options.nodes as u64;
@@ -58,52 +75,58 @@ pub(crate) async fn run(cluster: &mut Cluster, options: &Options) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     // Until all watches are open: each then gets one event.
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    single_changes(cluster, &mut fleet, options.services).await;
-    rolling_update(cluster, &mut fleet, options).await;
-    zone_outage(cluster, &mut fleet, options).await;
+    tokio::time::sleep(Duration::from_secs(3 + nodes / 500)).await;
+    let mut figures = vec![single_changes(cluster, &mut fleet, options).await];
+    if options.rolling > 0 {
+        figures.push(rolling_update(cluster, &mut fleet, options).await);
+        figures.push(zone_outage(cluster, &mut fleet, options).await);
+    }
+    figures.iter_mut().for_each(|figures| figures.view = view);
+    figures
 }
 
-/// One pod's readiness at a time: from the API's answer until the last node has the slice.
-async fn single_changes(cluster: &Cluster, fleet: &mut Fleet, services: usize) {
+/// One pod's readiness at a time: from the API's answer until the last node has the slices.
+async fn single_changes(cluster: &Cluster, fleet: &mut Fleet, options: &Options) -> Figures {
     let before = Usage::read(cluster, fleet);
     let mut times = Vec::with_capacity(CHANGES);
     for number in 0..CHANGES {
-        let (service, seen) = (number / 2 * 7919 % services, fleet.status());
-        objects::set_ready(&cluster.client, service, 3, number % 2 == 1).await;
+        let (pair, of, seen) = (number / 2, options.pods, fleet.status());
+        let pod = PodOf { service: pair * 7919 % options.services, at: (pair * 37 + 3) % of, of };
+        objects::set_ready(&cluster.client, pod, number % 2 == 1).await;
         let answered = now();
-        let status = until_events(fleet, seen.least_events + 1).await;
+        let status = until_received(fleet, pod.zone(), &seen).await;
         times.push(Duration::from_nanos(status.last_at.saturating_sub(answered)));
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let after = Usage::read(cluster, fleet);
     times.sort_unstable();
     let (p50, p99) = (times[CHANGES / 2], times[CHANGES * 99 / 100]);
-    println!("\n{CHANGES} changes of one pod, one by one, {} nodes:", after.status.nodes);
-    println!("  until the last node has it: p50 {:.1} ms, p99 {:.1} ms", ms(p50), ms(p99));
-    per_change(&before, &after, CHANGES as f64, "change");
+    let last_node = format!("p50 {:.1} ms, p99 {:.1} ms", ms(p50), ms(p99));
+    per_change(&before, &after, CHANGES as f64, "one pod's readiness".to_owned(), last_node)
 }
 
-async fn until_events(fleet: &mut Fleet, events: u64) -> FleetStatus {
+/// Waits until all nodes of a zone have an event more, and no node receives another.
+async fn until_received(fleet: &mut Fleet, zone: usize, seen: &FleetStatus) -> FleetStatus {
     let begin = now();
     loop {
         let status = fleet.status();
-        if status.least_events >= events {
+        let quiet = now().saturating_sub(status.last_at) > SETTLED.as_nanos() as u64;
+        if status.least_events[zone] > seen.least_events[zone] && quiet {
             return status;
         }
         assert!(now() - begin < 120_000_000_000, "a change did not reach all nodes in two minutes");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
 /// Replaces pods, and kills the leader in the middle.
-async fn rolling_update(cluster: &mut Cluster, fleet: &mut Fleet, options: &Options) {
+async fn rolling_update(cluster: &mut Cluster, fleet: &mut Fleet, options: &Options) -> Figures {
     let before = Usage::read(cluster, fleet);
-    let begin = now();
-    let pods = options.rolling.min(options.services * PODS);
+    let of = options.pods;
+    let pods = options.rolling.min(options.services * of);
     let half = pods / 2;
     // Pod by pod of a Service, as a Deployment does.
-    let all: Vec<(usize, usize)> = (0..pods).map(|number| (number / PODS, number % PODS)).collect();
+    let all: Vec<PodOf> =
+        (0..pods).map(|number| PodOf { service: number / of, at: number % of, of }).collect();
     replace_all(cluster, &all[..half]).await;
     let used = cpu(cluster.leader.id());
     cluster.leader.kill();
@@ -111,28 +134,23 @@ async fn rolling_update(cluster: &mut Cluster, fleet: &mut Fleet, options: &Opti
     cluster.standby = process::controller(&cluster.folder.join("api.sock"), &options.controller_flags);
     let killed = now();
     replace_all(cluster, &all[half..]).await;
-    let written = now();
     let last = until_quiet(fleet).await;
     let mut after = Usage::read(cluster, fleet);
     after.controllers += used;
-    println!("\nrolling update of {pods} pods, the leader killed after half of them:");
-    println!(
-        "  written in {:.1} s; the last node was up to date {:.1} s after the leader was killed, {:.1} s after the first write",
-        seconds(written - begin),
-        seconds(last.last_at.saturating_sub(killed)),
-        seconds(last.last_at.saturating_sub(begin)),
-    );
-    per_change(&before, &after, pods as f64, "pod");
+    let what = format!("rolling update of {pods} pods, per pod; the leader killed after half");
+    let last_node =
+        format!("{:.1} s after the leader was killed", seconds(last.last_at.saturating_sub(killed)));
+    per_change(&before, &after, pods as f64, what, last_node)
 }
 
-async fn replace_all(cluster: &Cluster, pods: &[(usize, usize)]) {
+async fn replace_all(cluster: &Cluster, pods: &[PodOf]) {
     let mut writers = JoinSet::new();
-    for (service, pod) in pods.iter().copied() {
+    for pod in pods.iter().copied() {
         if writers.len() >= WRITERS {
             writers.join_next().await.unwrap().unwrap();
         }
         let client = cluster.client.clone();
-        writers.spawn(async move { objects::replace(&client, service, pod).await });
+        writers.spawn(async move { objects::replace(&client, pod).await });
     }
     while let Some(written) = writers.join_next().await {
         written.unwrap();
@@ -140,21 +158,21 @@ async fn replace_all(cluster: &Cluster, pods: &[(usize, usize)]) {
 }
 
 /// A third of the nodes end, and a third of the pods are not ready any more. Pods of the rolling update are left out.
-async fn zone_outage(cluster: &Cluster, fleet: &mut Fleet, options: &Options) {
-    let Options { services, rolling, .. } = *options;
+async fn zone_outage(cluster: &Cluster, fleet: &mut Fleet, options: &Options) -> Figures {
+    let Options { services, rolling, pods: of, .. } = *options;
     fleet.stop_zone();
     let before = Usage::read(cluster, fleet);
     let begin = now();
     let mut writers = JoinSet::new();
     let mut pods = 0;
-    let replaced = rolling.div_ceil(PODS);
+    let replaced = rolling.div_ceil(of);
     for service in replaced..services {
-        for pod in (0..PODS).filter(|pod| objects::is_in_first_zone(*pod)) {
+        for pod in (0..of).map(|at| PodOf { service, at, of }).filter(|pod| pod.zone() == 0) {
             if writers.len() >= WRITERS {
                 writers.join_next().await.unwrap().unwrap();
             }
             let client = cluster.client.clone();
-            writers.spawn(async move { objects::set_ready(&client, service, pod, false).await });
+            writers.spawn(async move { objects::set_ready(&client, pod, false).await });
             pods += 1;
         }
     }
@@ -164,17 +182,14 @@ async fn zone_outage(cluster: &Cluster, fleet: &mut Fleet, options: &Options) {
     let written = now();
     let last = until_quiet(fleet).await;
     let after = Usage::read(cluster, fleet);
-    println!(
-        "\noutage of a zone: {pods} pods of {} Services, {} nodes are left:",
-        services - replaced,
-        after.status.nodes
-    );
-    println!(
-        "  written in {:.1} s; the last node was up to date {:.1} s after the first write",
-        seconds(written - begin),
+    let nodes = after.status.nodes;
+    let what = format!("outage of a zone, {pods} pods, per pod; {nodes} nodes are left");
+    let last_node = format!(
+        "{:.1} s after the first write, {:.1} s after the last",
         seconds(last.last_at.saturating_sub(begin)),
+        seconds(last.last_at.saturating_sub(written)),
     );
-    per_change(&before, &after, f64::from(pods), "pod");
+    per_change(&before, &after, f64::from(pods), what, last_node)
 }
 
 /// Waits until nodes receive nothing more.
@@ -188,24 +203,36 @@ async fn until_quiet(fleet: &mut Fleet) -> FleetStatus {
     }
 }
 
-fn per_change(before: &Usage, after: &Usage, changes: f64, unit: &str) {
+fn per_change(before: &Usage, after: &Usage, changes: f64, what: String, last_node: String) -> Figures {
     let nodes = after.status.nodes as f64;
-    let events = (after.status.events.saturating_sub(before.status.events)) as f64 / nodes;
-    let bytes = (after.status.bytes.saturating_sub(before.status.bytes)) as f64 / nodes;
+    let cpu = |after: Duration, before: Duration| ms(after.saturating_sub(before)) / changes;
+    let received = |after: u64, before: u64| after.saturating_sub(before) as f64 / nodes / changes;
+    Figures {
+        what,
+        view: "",
+        nodes,
+        events: received(after.status.events, before.status.events),
+        bytes: received(after.status.bytes, before.status.bytes),
+        api: cpu(after.api, before.api),
+        controllers: cpu(after.controllers, before.controllers),
+        fleet: cpu(after.fleet, before.fleet),
+        last_node,
+    }
+}
+
+pub(crate) fn print(all: &[Figures]) {
     println!(
-        "  per {unit} and node: {:.2} events, {:.0} bytes; per event {:.0} bytes",
-        events / changes,
-        bytes / changes,
-        bytes / events
+        "\n| | slices | bytes per node | MB to all nodes | events per node | API, CPU | controllers, CPU | nodes, CPU | last node up to date |"
     );
-    let of = |after: Duration, before: Duration| ms(after.saturating_sub(before)) / changes;
-    let (api, fleet) = (of(after.api, before.api), of(after.fleet, before.fleet));
-    println!(
-        "  CPU per {unit}: API {api:.2} ms ({:.1} us per node), controllers {:.2} ms, nodes {fleet:.2} ms ({:.1} us per node)",
-        api * 1e3 / nodes,
-        of(after.controllers, before.controllers),
-        fleet * 1e3 / nodes,
-    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    for figures in all {
+        let Figures { what, view, nodes, events, bytes, api, controllers, fleet, last_node } = figures;
+        println!(
+            "| {what} | {view} | {bytes:.0} | {:.2} | {events:.2} | {api:.2} ms ({:.1} us per node) | {controllers:.2} ms | {fleet:.2} ms | {last_node} |",
+            bytes * nodes / 1e6,
+            api * 1e3 / nodes,
+        );
+    }
 }
 
 fn ms(time: Duration) -> f64 {
