@@ -462,7 +462,7 @@ fn a_retry_of_deletions_does_not_get_ahead_of_a_failing_sync() {
         world.sync_loop.work();
         world.time.advance(Duration::from_millis(100));
     }
-    world.assert_endpoints([2, 2, 2]);
+    world.assert_endpoints([1, 2, 2]);
     // The old rules are in force.
     world.add_flow(2, 1);
     world.work();
