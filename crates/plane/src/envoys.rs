@@ -216,7 +216,7 @@ fn snapshot(engine: &Engine, now: Timestamp) -> Result<Snapshot, BrokenInvariant
     Ok(snapshot)
 }
 
-/// As `zoneward plan envoy` does it.
+/// As `zoneward plan routes --as envoy` does it.
 fn planned(snapshot: &Snapshot, identity: &EnvoyIdentity) -> RenderInput {
     let node = Name::new(&identity.node);
     let place = ConsumerLocation { zone: snapshot.node(&node).and_then(|node| node.zone.clone()), node };
