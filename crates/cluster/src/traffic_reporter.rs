@@ -3,10 +3,14 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use anyhow::Result;
 use clock::Clock;
+use futures_util::future::BoxFuture;
 use model::random::Random;
 use plan::gateway_api::UnboundPort;
-use plan::ledger::{PodZones, ReportSchedule, ReportedSums, TrafficGaps, TrafficReport, TrafficRow};
+use plan::ledger::{
+    PodZones, ReportSchedule, ReportedSums, TrafficGaps, TrafficReply, TrafficReport, TrafficRow,
+};
 use plan::work_queue::MonotonicTime;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
@@ -40,9 +44,20 @@ pub trait ReportedTraffic: Send {
     fn reported(&mut self, is_accepted: bool);
 }
 
+/// The way to the leading controller.
+pub trait ReportChannel: Send {
+    fn send<'a>(&'a mut self, report: &'a TrafficReport) -> BoxFuture<'a, Result<TrafficReply>>;
+}
+
+impl ReportChannel for LedgerClient {
+    fn send<'a>(&'a mut self, report: &'a TrafficReport) -> BoxFuture<'a, Result<TrafficReply>> {
+        Box::pin(LedgerClient::send(self, report))
+    }
+}
+
 /// Who reports to whom.
 pub struct TrafficReporter {
-    pub client: LedgerClient,
+    pub channel: Box<dyn ReportChannel>,
     /// `node/NAME` or `proxy/NAMESPACE/POD`.
     pub reporter: String,
     pub source: Box<dyn ReportedTraffic>,
@@ -81,7 +96,7 @@ impl TrafficReporter {
                     addresses: self.source.addresses(),
                     unbound_ports,
                 };
-                let sent = self.client.send(&report).await;
+                let sent = self.channel.send(&report).await;
                 self.source.reported(sent.is_ok());
                 match sent {
                     Ok(reply) => {

@@ -275,7 +275,8 @@ impl SharedLedger {
         self.publish_unbound();
     }
 
-    fn receive(&self, post: &AdminPost) -> AdminPage {
+    /// A report of a node or proxy.
+    pub fn receive(&self, post: &AdminPost) -> AdminPage {
         self.receive_as(post, |_| {})
     }
 

@@ -177,7 +177,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
     let (sums, published) = watch::channel(NodeTraffic::default());
     if let Some(lease) = options.controller_lease {
         let reporter = TrafficReporter {
-            client: LedgerClient::new(options.client.clone(), options.connection.clone(), lease),
+            channel: Box::new(LedgerClient::new(options.client.clone(), options.connection.clone(), lease)),
             reporter: format!("node/{}", options.node),
             source: Box::new(NodeTrafficSource { sums: published, zones, shared: shared.clone() }),
             unbound_ports: None,

@@ -27,8 +27,8 @@ use tokio::sync::watch;
 
 use super::metrics::{LabelPairs, NodeMetrics, report_result};
 use super::run::SharedState;
-pub use conntrack_events::{ConnectionSource, CountedConnections};
-use conntrack_events::{ConntrackReader, DirectPair, FlowPair, Sums, TrafficCounts};
+pub use conntrack_events::{ConnectionSource, CountedConnections, TrafficKernel, TrafficReader};
+use conntrack_events::{DirectPair, FlowPair, Sums, TrafficCounts, TrafficSockets};
 
 /// Interval between updates of the metrics.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -140,21 +140,31 @@ pub fn start(
     sums: watch::Sender<NodeTraffic>,
     has_service_metrics: bool,
 ) -> TrafficCounters {
-    let counts = match ConntrackReader::open(counted) {
-        Ok(reader) => {
-            let counts = Arc::new(Mutex::new(TrafficCounts::default()));
-            let theirs = counts.clone();
-            let clock = clock.clone();
+    let counters = match TrafficSockets::open() {
+        Ok(sockets) => {
+            let (counters, reader) = start_reading(clock, Box::new(sockets), counted, zones, sums);
             #[allow(clippy::disallowed_methods, reason = "blocks on netlink for the life of the process")]
-            std::thread::spawn(move || reader.run(&theirs, &clock));
-            Some(counts)
+            std::thread::spawn(move || reader.run());
+            counters
         }
         Err(error) => {
             tracing::warn!(%error, "cannot count the traffic of Services");
-            None
+            TrafficCounters::new(None, clock.now(), zones, sums)
         }
     };
-    TrafficCounters { has_service_metrics, ..TrafficCounters::new(counts, clock.now(), zones, sums) }
+    TrafficCounters { has_service_metrics, ..counters }
+}
+
+/// Counts what a reader reads, which somebody else calls again and again.
+pub fn start_reading(
+    clock: &Clock,
+    kernel: Box<dyn TrafficKernel>,
+    counted: CountedConnections,
+    zones: watch::Receiver<ZoneLookup>,
+    sums: watch::Sender<NodeTraffic>,
+) -> (TrafficCounters, TrafficReader) {
+    let reader = TrafficReader::new(clock, kernel, counted);
+    (TrafficCounters::new(Some(reader.counts()), clock.now(), zones, sums), reader)
 }
 
 /// What addresses are resolved with.

@@ -10,8 +10,10 @@ use std::sync::PoisonError;
 
 use dataplane::backend::TracedVerdict;
 use dataplane::conntrack::{ConntrackEntry, UDP};
+use dataplane::nftables::trace::TracePath;
 use model::random::Random;
 
+use crate::counters::{CounterChecker, Traffic};
 use crate::kernels::{TCP, open};
 use crate::parties::Machine;
 use crate::truth::Truth;
@@ -33,6 +35,9 @@ pub struct FlowChecker {
     flows: BTreeMap<usize, BTreeMap<ConntrackEntry, OpenFlow>>,
     /// Starts of node proxies, and whether the last one programmed its rules.
     starts: BTreeMap<usize, (u64, bool)>,
+    pub counters: CounterChecker,
+    /// Clients wait.
+    pub is_paused: bool,
     pub opened: u64,
     pub ended: u64,
 }
@@ -47,7 +52,18 @@ struct OpenFlow {
 impl FlowChecker {
     pub fn new(random: Random) -> Self {
         let (flows, starts) = (BTreeMap::new(), BTreeMap::new());
-        Self { random, next_at: 0, next_port: 1_024, flows, starts, opened: 0, ended: 0 }
+        let counters = CounterChecker::default();
+        Self {
+            random,
+            next_at: 0,
+            next_port: 1_024,
+            flows,
+            starts,
+            counters,
+            is_paused: false,
+            opened: 0,
+            ended: 0,
+        }
     }
 
     /// The table of a machine is empty after a reboot.
@@ -71,9 +87,9 @@ impl FlowChecker {
         self.starts.get(&machine).filter(|(_, has_programmed)| *has_programmed).map(|(start, _)| *start)
     }
 
-    /// A client opens a connection, if it is time.
+    /// A client opens a connection, another sends on one or ends it, if it is time.
     pub fn open(&mut self, now: u64, machines: &[Machine], truth: &Truth) {
-        if now < self.next_at {
+        if now < self.next_at || self.is_paused {
             return;
         }
         self.next_at = now + 1 + self.random.below(2 * OPEN_MS) as u64;
@@ -81,10 +97,38 @@ impl FlowChecker {
         let frontends: Vec<&(IpAddr, u16)> = truth.frontends.keys().collect();
         let Some((ip, port)) = self.random.pick(&frontends).copied() else { return };
         let protocol = if *port == UDP_PORT { UDP } else { TCP };
-        self.open_flow(now, number, &machines[number], protocol, SocketAddr::new(*ip, *port));
+        self.open_flow(now, number, &machines[number], protocol, SocketAddr::new(*ip, *port), truth);
+        let number = self.random.below(machines.len());
+        self.use_flow(number, &machines[number], truth);
     }
 
-    fn open_flow(&mut self, opened_at: u64, number: usize, machine: &Machine, protocol: u8, to: SocketAddr) {
+    /// A client sends something, and ends every fourth connection.
+    fn use_flow(&mut self, number: usize, machine: &Machine, truth: &Truth) {
+        let Some(flows) = self.flows.get_mut(&number) else { return };
+        let tcp: Vec<&ConntrackEntry> = flows.keys().filter(|entry| entry.protocol == TCP).collect();
+        let Some(entry) = self.random.pick(&tcp).copied().cloned() else { return };
+        let bytes = 40 + self.random.below(100_000) as u64;
+        let mut accounts = machine.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        *accounts.bytes.entry(entry.clone()).or_default() += bytes;
+        for service in truth.frontends.get(&(entry.dst.ip(), entry.dst.port())).into_iter().flatten() {
+            self.counters.made(number, service, Traffic { connections: 0, bytes });
+        }
+        if self.random.below(4) == 0 {
+            flows.remove(&entry);
+            machine.conntrack.lock().unwrap_or_else(PoisonError::into_inner).entries.remove(&entry);
+            accounts.end(&entry);
+        }
+    }
+
+    fn open_flow(
+        &mut self,
+        opened_at: u64,
+        number: usize,
+        machine: &Machine,
+        protocol: u8,
+        to: SocketAddr,
+        truth: &Truth,
+    ) {
         let start = self.programmed_start(number);
         let flows = self.flows.entry(number).or_default();
         if flows.len() >= MOST_FLOWS {
@@ -92,30 +136,35 @@ impl FlowChecker {
         }
         self.next_port = self.next_port.checked_add(1).unwrap_or(1_024);
         let client = SocketAddr::new(IpAddr::from([10, 244, 255, 250]), self.next_port);
-        let evaluation = {
-            let faulty = machine.kernel.lock().unwrap_or_else(PoisonError::into_inner);
-            open(&faulty.kernel, machine, protocol, client, to)
-        };
-        let Some(evaluation) = evaluation.filter(|found| found.verdict == TracedVerdict::Dnat) else {
-            return;
-        };
-        let endpoints: Vec<SocketAddr> = evaluation.endpoints.iter().map(|(address, _)| *address).collect();
-        let Some(endpoint) = self.random.pick(&endpoints).copied() else { return };
-        let (src, dst, reply_src, reply_dst) = (client, to, endpoint, client);
+        let mut faulty = machine.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(evaluation) = open(&faulty.kernel, machine, protocol, client, to) else { return };
+        let paths: Vec<&TracePath> =
+            evaluation.paths.iter().filter(|path| path.verdict == TracedVerdict::Dnat).collect();
+        let Some(path) = self.random.pick(&paths).copied() else { return };
+        faulty.kernel.count(path);
+        let (src, dst, reply_src, reply_dst) = (client, to, path.destination, client);
         let entry = ConntrackEntry { protocol, src, dst, reply_src, reply_dst, id: None };
         self.opened += 1;
         flows.insert(entry.clone(), OpenFlow { opened_at, start });
+        let bytes = 40 + self.random.below(2_000) as u64;
+        for service in truth.frontends.get(&(to.ip(), to.port())).into_iter().flatten() {
+            self.counters.made(number, service, Traffic { connections: 1, bytes });
+        }
+        let mut accounts = machine.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        accounts.bytes.insert(entry.clone(), bytes);
         machine.conntrack.lock().unwrap_or_else(PoisonError::into_inner).entries.insert(entry);
     }
 
     /// After a node proxy ran: what it deleted had to go.
     pub fn check(&mut self, number: usize, machine: &Machine, truth: &Truth) -> Checked {
+        self.counters.check(number, machine)?;
         let Some(flows) = self.flows.get_mut(&number) else { return Ok(()) };
         let conntrack = machine.conntrack.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<ConntrackEntry> =
             flows.keys().filter(|entry| !conntrack.entries.contains(entry)).cloned().collect();
         for entry in gone {
             flows.remove(&entry);
+            machine.accounts.lock().unwrap_or_else(PoisonError::into_inner).end(&entry);
             self.ended += 1;
             let name = &machine.name;
             if entry.protocol == TCP {

@@ -6,7 +6,7 @@
 //! users, kubelets --\                                        /-> Truth: the API's log (1, 2, 3, 6, 7, 8, 12)
 //! controllers -------+-> Link -> Network (faults) -> API ----+-> WatchChecker (2)
 //! nodes, L7 control -/                |              disk     \-> convergence: plan from nothing (5, 13, 18, 20, 23)
-//!   kernels -> KernelChecker (9, 11, 12, 13), FlowChecker (10, 14)
+//!   kernels -> KernelChecker (9, 11, 12, 13), FlowChecker (10, 14), CounterChecker (17)
 //!                                     +-> Story: hash of all events, last lines
 //! ```
 //!
@@ -15,6 +15,7 @@
 mod acknowledgements;
 mod confluence;
 mod convergence;
+mod counters;
 mod disk;
 mod drains;
 mod duplicates;

@@ -10,6 +10,8 @@ use bytes::Bytes;
 use clock::Clock;
 use cluster::leader_election::election::ElectionTiming;
 use cluster::leader_election::{LeaderElectionConfig, LeaderElector, LedgerAddressSource, while_leading};
+use cluster::traffic_reporter::TrafficReporter;
+use controller::traffic_ledger::SharedLedger;
 use controller::{ControllerConfig, ControllerMetrics, addresses};
 use dataplane::conntrack::FakeConntrack;
 use dataplane::nftables::NftablesBackend;
@@ -28,7 +30,8 @@ use node::object_contact::ObjectContact;
 use node::run::{SharedState, run_with_fixed_addresses};
 use node::slice_watches::NodeWatches;
 use node::sync_loop::{SyncLoop, SyncLoopParts};
-use node::traffic::TrafficCounters;
+use node::traffic::{self, ConnectionSource, CountedConnections, NodeTraffic, NodeTrafficSource};
+use plan::ledger::ZoneLookup;
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits, Caller};
 use store::bootstrap::{BootstrapOptions, bootstrap};
@@ -36,6 +39,7 @@ use store::engine::{CommitMode, Engine, EngineOptions};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use crate::counters::{FlowAccounts, MachineCounters, Reports};
 use crate::disk::SimulatedDisk;
 use crate::link::Link;
 use crate::network::ResponsePart;
@@ -119,13 +123,20 @@ pub fn service_range() -> IpNet {
     SERVICE_RANGE.parse().expect("a CIDR")
 }
 
-/// A controller manager: leader election, the slice controller and the address controllers. Returns whether it leads.
+/// A controller manager while it runs.
+pub struct ControllerProcess {
+    /// Whether it leads.
+    pub leading: watch::Receiver<bool>,
+    pub ledger: SharedLedger,
+}
+
+/// A controller manager: leader election, the slice controller, the address controllers and the ledger.
 pub fn start_controller(
     runtime: &PausedRuntime,
     link: &Link,
     name: &str,
     mut random: Random,
-) -> watch::Receiver<bool> {
+) -> ControllerProcess {
     let clock = runtime.clock();
     runtime.block_on(async {
         let client = link.client();
@@ -141,10 +152,14 @@ pub fn start_controller(
         };
         let elector = LeaderElector::start(client.clone(), Some(election));
         let leading = elector.leading();
-        let [for_slices, for_addresses] = in_order(leading.clone());
+        let [for_slices, for_addresses, for_ledger] = in_order(leading.clone());
         let _ = link.leading.set(for_slices.clone());
         let (stop, stopped) = watch::channel(false);
+        let ledger = SharedLedger::new(&clock, &[]).expect("no prices");
+        tokio::spawn(ledger.clone().follow(for_ledger, stopped.clone()));
         let config = ControllerConfig {
+            traffic: ledger.view(),
+            ledger: Some(ledger.clone()),
             clock: clock.clone(),
             random: random.split(),
             lease_namespace: LEASES.to_owned(),
@@ -167,22 +182,24 @@ pub fn start_controller(
             let _kept = (elector, stop);
             slices.await;
         });
-        leading
+        ControllerProcess { leading, ledger }
     })
 }
 
-/// Two receivers of a watch are woken in an order that tokio draws: each gets a channel of its own, in a fixed order.
-fn in_order(mut leading: watch::Receiver<bool>) -> [watch::Receiver<bool>; 2] {
-    let (first, for_first) = watch::channel(*leading.borrow_and_update());
-    let (second, for_second) = watch::channel(*leading.borrow_and_update());
+/// Receivers of a watch are woken in an order that tokio draws: each gets a channel of its own, in a fixed order.
+fn in_order<const N: usize>(mut leading: watch::Receiver<bool>) -> [watch::Receiver<bool>; N] {
+    let senders: [watch::Sender<bool>; N] =
+        std::array::from_fn(|_| watch::channel(*leading.borrow_and_update()).0);
+    let receivers = senders.each_ref().map(watch::Sender::subscribe);
     tokio::spawn(async move {
         while leading.changed().await.is_ok() {
             let now = *leading.borrow_and_update();
-            first.send_replace(now);
-            second.send_replace(now);
+            senders.iter().for_each(|sender| {
+                sender.send_replace(now);
+            });
         }
     });
-    [for_first, for_second]
+    receivers
 }
 
 fn new_kernel() -> FaultyKernel<FakeKernel> {
@@ -196,6 +213,7 @@ pub struct Machine {
     pub address: IpAddr,
     pub kernel: Arc<Mutex<FaultyKernel<FakeKernel>>>,
     pub conntrack: Arc<Mutex<FakeConntrack>>,
+    pub accounts: Arc<Mutex<FlowAccounts>>,
 }
 
 impl Machine {
@@ -205,6 +223,7 @@ impl Machine {
             address: IpAddr::from([192, 0, 2, 10 + number as u8]),
             kernel: Arc::new(Mutex::new(new_kernel())),
             conntrack: Arc::default(),
+            accounts: Arc::default(),
         }
     }
 
@@ -212,6 +231,7 @@ impl Machine {
     pub fn reboot(&self) {
         *self.kernel.lock().unwrap_or_else(PoisonError::into_inner) = new_kernel();
         *self.conntrack.lock().unwrap_or_else(PoisonError::into_inner) = FakeConntrack::default();
+        *self.accounts.lock().unwrap_or_else(PoisonError::into_inner) = FlowAccounts::default();
     }
 }
 
@@ -220,8 +240,14 @@ pub fn node_settings() -> NodeSettings {
     resolve(configuration, false).expect("the default configuration").0
 }
 
-/// A node proxy on its machine.
-pub fn start_node(runtime: &PausedRuntime, link: &Link, machine: &Machine, mut random: Random) {
+/// A node proxy on its machine. Returns what it counts.
+pub fn start_node(
+    runtime: &PausedRuntime,
+    link: &Link,
+    machine: &Machine,
+    reports: &Reports,
+    mut random: Random,
+) -> watch::Receiver<NodeTraffic> {
     let clock: Clock = runtime.clock();
     let machine = machine.clone();
     runtime.block_on(async {
@@ -245,6 +271,27 @@ pub fn start_node(runtime: &PausedRuntime, link: &Link, machine: &Machine, mut r
         );
         tokio::spawn(lease);
         let watches = NodeWatches::start(&client, random.split(), &machine.name, false, true);
+        machine.accounts.lock().unwrap_or_else(PoisonError::into_inner).forget_events();
+        let (zones, zones_of_pods) = watch::channel(ZoneLookup::default());
+        let (sums, published) = watch::channel(NodeTraffic::default());
+        let counted = CountedConnections { source: ConnectionSource::Rules, accelerated: None };
+        let counters = Box::new(MachineCounters(machine.clone()));
+        let (traffic, mut reader) = traffic::start_reading(&clock, counters, counted, zones_of_pods, sums);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                reader.step();
+            }
+        });
+        let reporter = TrafficReporter {
+            channel: Box::new(reports.clone()),
+            reporter: format!("node/{}", machine.name),
+            source: Box::new(NodeTrafficSource { sums: published.clone(), zones, shared: shared.clone() }),
+            unbound_ports: None,
+            clock: clock.clone(),
+            random: random.split(),
+        };
+        tokio::spawn(reporter.run());
         let sync_loop = SyncLoop::new(SyncLoopParts {
             settings,
             node: machine.name.clone(),
@@ -254,10 +301,11 @@ pub fn start_node(runtime: &PausedRuntime, link: &Link, machine: &Machine, mut r
             backend: Box::new(NftablesBackend::new(Box::new(machine.kernel.clone()))),
             other_modes: Vec::new(),
             conntrack: Some(Box::new(machine.conntrack.clone())),
-            traffic: TrafficCounters::disabled(clock.now() + Duration::from_secs(1)),
+            traffic,
             clock: clock.clone(),
             local_addresses: vec![machine.address],
         });
         tokio::spawn(async move { run_with_fixed_addresses(sync_loop, watches, &shared, &clock).await });
-    });
+        published
+    })
 }

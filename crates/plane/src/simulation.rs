@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use controller::traffic_ledger::SharedLedger;
 use dataplane::conntrack::DumpFault;
 use dataplane::nftables::Kernel;
 use dataplane::nftables::fake::KernelFault;
@@ -11,10 +12,10 @@ use model::annotation::{FAILED_SERVICES, PROGRAMMED_REVISION};
 use model::random::Random;
 use nix::errno::Errno;
 use serde_json::Value;
-use tokio::sync::watch;
 
 use crate::confluence::{RunOutcome, UserObject, user_objects};
 use crate::convergence;
+use crate::counters::Reports;
 use crate::disk::SimulatedDisk;
 use crate::drains;
 use crate::duplicates::DuplicateChecker;
@@ -23,8 +24,8 @@ use crate::flows::FlowChecker;
 use crate::kernels::KernelChecker;
 use crate::link::{Link, Outbox};
 use crate::network::{ResponsePart, SimulatedNetwork};
-use crate::options::Options;
-use crate::parties::{ApiProcess, Machine, start_controller, start_node};
+use crate::options::{Faults, Options};
+use crate::parties::{ApiProcess, ControllerProcess, Machine, start_controller, start_node};
 use crate::service_conditions;
 use crate::story::Story;
 use crate::time::{PausedRuntime, wall_time};
@@ -40,6 +41,8 @@ const HEAL_LIMIT: u64 = 400_000;
 const QUIET: u64 = 100_000;
 /// Simulated time for everything to be as planned again after that.
 const SETTLE_LIMIT: u64 = 20_000;
+/// Time in which all traffic is counted and reported.
+const COUNTED: u64 = 60_000;
 /// The longest step of parties meanwhile.
 const QUIET_STEP: u64 = 250;
 /// How often connections of clients that are gone are closed.
@@ -55,7 +58,7 @@ type Checked = Result<(), BrokenInvariant>;
 
 enum Role {
     Api,
-    Controller(Option<watch::Receiver<bool>>),
+    Controller(Option<ControllerProcess>),
     Node(usize),
     /// The L7 control plane.
     Control(Option<ControlProcess>),
@@ -106,6 +109,7 @@ pub struct Simulation {
     disk: SimulatedDisk,
     machines: Vec<Machine>,
     outbox: Outbox,
+    reports: Reports,
     network: SimulatedNetwork,
     workload: Workload,
     truth: Truth,
@@ -192,6 +196,7 @@ impl Simulation {
             disk: SimulatedDisk::new(random.split()),
             machines,
             outbox,
+            reports: Reports::default(),
             network: SimulatedNetwork::new(random.split(), options.faults),
             workload: Workload::new(&options, link, nodes, random.split()),
             truth: Truth::default(),
@@ -215,6 +220,7 @@ impl Simulation {
         counts.insert("connections evaluated", self.kernels.connections);
         counts.insert("flows opened", self.flows.opened);
         counts.insert("flows ended by nodes", self.flows.ended);
+        counts.insert("sums of Services compared", self.flows.counters.compared);
         counts.insert("Services compared with reports of nodes", self.kernels.reports);
         counts.insert("Services that became Honored", self.truth.acknowledgements.honored);
         counts.insert("writes of conditions compared", self.truth.foreign.compared);
@@ -279,6 +285,7 @@ impl Simulation {
             self.run_party(party)?;
         }
         self.take_requests()?;
+        self.take_reports();
         if self.now >= self.swept + SWEEP {
             self.swept = self.now;
             self.network.sweep();
@@ -342,16 +349,17 @@ impl Simulation {
         let mut link = Link::new(number, &self.outbox);
         match &mut party.role {
             Role::Api => return self.start_api(runtime, random),
-            Role::Controller(leading) => {
+            Role::Controller(process) => {
                 if self.options.has_upgrades && self.network.is_faulty {
                     link.version = ControllerVersion::drawn(&mut self.random);
                 }
                 party.version = link.version;
-                *leading = Some(start_controller(&runtime, &link, &self.names[number], random));
+                *process = Some(start_controller(&runtime, &link, &self.names[number], random));
             }
             Role::Node(machine) => {
                 self.flows.started(*machine);
-                start_node(&runtime, &link, &self.machines[*machine], random);
+                let sums = start_node(&runtime, &link, &self.machines[*machine], &self.reports, random);
+                self.flows.counters.started(*machine, sums);
             }
             Role::Control(process) => *process = Some(start_control(&runtime, &link, random)),
         }
@@ -456,6 +464,33 @@ impl Simulation {
         Ok(())
     }
 
+    /// The leader, and its ledger.
+    fn ledger(&self) -> Option<(usize, &SharedLedger)> {
+        let of_leader = |(number, party): (usize, &'_ Party)| match &party.role {
+            Role::Controller(Some(_)) if leads(party) => Some(number),
+            _ => None,
+        };
+        let number = self.parties.iter().enumerate().find_map(of_leader)?;
+        match &self.parties[number].role {
+            Role::Controller(Some(process)) => Some((number, &process.ledger)),
+            _ => None,
+        }
+    }
+
+    /// Reports of nodes reach the leader without the API, or get lost.
+    fn take_reports(&mut self) {
+        while let Some(sent) = self.reports.take() {
+            let faults = if self.network.is_faulty { self.options.faults } else { Faults::default() };
+            let mut happens = |thousandths: usize| self.random.below(1_000) < thousandths;
+            let (is_lost, loses_reply) = (happens(faults.lost_requests), happens(faults.lost_responses));
+            let is_repeated = happens(faults.duplicates);
+            if let Some((_, ledger)) = self.ledger().filter(|_| !is_lost) {
+                sent.deliver(ledger, is_repeated, loses_reply);
+                self.count("reports of traffic");
+            }
+        }
+    }
+
     fn leaders(&self) -> Vec<&str> {
         let leading = self.parties.iter().enumerate().filter(|(_, party)| leads(party));
         leading.map(|(number, _)| self.names[number].as_str()).collect()
@@ -510,6 +545,7 @@ impl Simulation {
             );
             let mut kernel = self.machines[number].kernel.lock().unwrap_or_else(PoisonError::into_inner);
             kernel.kernel.flush();
+            self.flows.counters.flushed(number);
         }
         if self.happens(faults.wall_jump_ms) {
             let party = self.random.below(self.parties.len());
@@ -533,17 +569,18 @@ impl Simulation {
         let away = self.random.below(15_000) as u64;
         self.parties[number].restart_at = self.now + away;
         let reboots = self.random.below(3) == 0;
-        if let Role::Controller(leading) = &mut self.parties[number].role {
-            *leading = None;
+        if let Role::Controller(process) = &mut self.parties[number].role {
+            *process = None;
         }
         if let Role::Control(process) = &mut self.parties[number].role {
             *process = None;
         }
-        if let Role::Node(machine) = &self.parties[number].role
-            && reboots
-        {
-            self.machines[*machine].reboot();
-            self.flows.rebooted(*machine);
+        if let Role::Node(machine) = &self.parties[number].role {
+            self.flows.counters.stopped(*machine);
+            if reboots {
+                self.machines[*machine].reboot();
+                self.flows.rebooted(*machine);
+            }
         }
         self.note(number, format_args!("crashes for {away} ms"));
     }
@@ -577,6 +614,12 @@ impl Simulation {
 
     fn fault_conntrack(&mut self) {
         let number = self.random.below(self.machines.len());
+        if self.random.below(4) == 0 {
+            self.count("events of conntrack lost");
+            self.story.note(self.now, &self.machines[number].name, format_args!("loses events of conntrack"));
+            let mut accounts = self.machines[number].accounts.lock().unwrap_or_else(PoisonError::into_inner);
+            return accounts.lose_events();
+        }
         let fault = [DumpFault::Half, DumpFault::Interrupted, DumpFault::Lost][self.random.below(3)];
         self.count("fault of conntrack");
         self.story.note(
@@ -722,14 +765,34 @@ impl Simulation {
         Ok(())
     }
 
+    fn run_until(&mut self, end: u64) -> Checked {
+        while self.now < end {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    fn check_counters(&mut self) -> Checked {
+        let Some((leader, ledger)) = self.ledger().map(|(leader, ledger)| (leader, ledger.clone())) else {
+            return Err(BrokenInvariant::new(19, "nobody leads"));
+        };
+        let Self { flows, machines, truth, .. } = self;
+        flows.counters.check_settled(machines, leader, &ledger, |service| truth.is_constant(service))
+    }
+
     /// Nothing but Leases is written, and everything stays as planned.
     fn stay_quiet(&mut self) -> Checked {
         self.step_ms = self.step_ms.max(QUIET_STEP);
-        // Conditions follow the nodes' acknowledgements.
+        // Conditions follow the nodes' acknowledgements. Clients wait before and after the time whose traffic is compared.
         let settle = self.now + QUIET;
-        while self.now < settle {
-            self.step()?;
+        self.flows.is_paused = true;
+        self.run_until(self.now + COUNTED)?;
+        if let Some((leader, ledger)) = self.ledger().map(|(leader, ledger)| (leader, ledger.clone())) {
+            self.flows.counters.note(leader, &ledger);
         }
+        self.flows.is_paused = false;
+        self.run_until(settle)?;
+        self.flows.is_paused = true;
         let (last, end) = (self.truth.last_change, self.now + QUIET);
         let weights = (self.kernel_changes(), self.publications());
         while self.now < end {
@@ -747,6 +810,7 @@ impl Simulation {
         // A watch that reached its timeout may just be opened again.
         self.converge(SETTLE_LIMIT)?;
         self.flows.check_settled(&self.machines, &self.truth)?;
+        self.check_counters()?;
         let Some(api) = &self.api else { return Err(BrokenInvariant::new(19, "the API is down")) };
         let (snapshot, _) = convergence::snapshot(api.api.engine())?;
         let drains = drains::in_force(api.api.engine(), self.now)?;
@@ -763,7 +827,7 @@ fn reported(lease: &Value) -> Option<(u64, &str)> {
 
 fn leads(party: &Party) -> bool {
     match &party.role {
-        Role::Controller(Some(leading)) => party.runtime.is_some() && *leading.borrow(),
+        Role::Controller(Some(process)) => party.runtime.is_some() && *process.leading.borrow(),
         _ => false,
     }
 }

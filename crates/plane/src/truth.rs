@@ -61,6 +61,7 @@ pub struct Truth {
     pod_nodes: BTreeMap<IpAddr, BTreeSet<String>>,
     pub nodes: BTreeMap<String, Vec<Node>>,
     cluster_ips: BTreeMap<String, (String, Vec<u64>)>,
+    deleted_services: BTreeSet<String>,
     ids: KnownKinds,
     /// Revision of the last change that is not a Lease's.
     pub last_change: u64,
@@ -250,6 +251,7 @@ impl Truth {
         versions.always_requires_zone =
             requires && (versions.services.is_empty() || versions.always_requires_zone);
         if is_deletion {
+            self.deleted_services.insert(name.to_owned());
             return Ok(());
         }
         let ports = json["spec"]["ports"].as_array().cloned().unwrap_or_default();
@@ -330,6 +332,14 @@ impl Truth {
         versions.slices.drain(..extra);
         versions.slice_revisions.drain(..extra);
         Ok(())
+    }
+
+    /// Whether a Service exists, was never deleted, and its addresses were never those of another one.
+    pub fn is_constant(&self, service: &str) -> bool {
+        let is_shared = |services: &BTreeSet<String>| services.len() > 1 && services.contains(service);
+        self.cluster_ips.contains_key(service)
+            && !self.deleted_services.contains(service)
+            && !self.frontends.values().any(is_shared)
     }
 
     /// Whether an address was ever an endpoint of a Service.

@@ -12,7 +12,7 @@ mod refused_services;
 mod support;
 
 pub use affinity_entries::{DeleteAffinityError, delete_affinity_entries};
-pub use connection_counts::{ConnectionCount, connection_counts};
+pub use connection_counts::{ConnectionCount, connection_counts, counted_pair};
 pub use dump::{LiveDiff, RulesetReadError, RulesetToCompare, read, read_and_compare};
 pub use kernel_version::{UnsupportedKernel, check_kernel};
 pub use refused_services::{RefusedGroup, apply_up_to_refusal, is_content_refused};

@@ -9,12 +9,17 @@ mod validate;
 
 pub use faults::{FaultyKernel, KernelFault};
 
+use std::collections::BTreeMap;
+
+use model::Family;
 use nix::errno::Errno;
 
 use self::transaction::Transaction;
+use super::apply::{ConnectionCount, counted_pair};
 use super::decode::{self, NftMessage};
-use super::ir::{NftName, Ruleset, Set, TableId};
+use super::ir::{Bytes, NftName, Ruleset, Set, TableId};
 use super::kernel::{DumpRequest, Kernel};
+use super::render::{SetName, table_id};
 use super::trace::{
     Evaluation, NodeAddresses, TooManyPaths, TracePath, TracedPacket, evaluate, evaluate_once,
 };
@@ -32,6 +37,8 @@ pub struct FakeKernel {
     last_handle: u64,
     longest_batch: usize,
     halves_batches: bool,
+    /// Counters of elements. A dump has none.
+    counts: BTreeMap<(TableId, NftName, Bytes), u64>,
 }
 
 impl Default for FakeKernel {
@@ -42,6 +49,7 @@ impl Default for FakeKernel {
             last_handle: 0,
             longest_batch: LONGEST_BATCH,
             halves_batches: false,
+            counts: BTreeMap::new(),
         }
     }
 }
@@ -67,6 +75,7 @@ impl FakeKernel {
     /// Another program deletes all tables, as `nft flush ruleset`.
     pub fn flush(&mut self) {
         self.ruleset = Ruleset::default();
+        self.counts.clear();
         self.generation = self.generation.wrapping_add(1);
     }
 
@@ -91,6 +100,30 @@ impl FakeKernel {
             };
         }
         path
+    }
+
+    /// Counts a packet that takes this path, and stores nothing else of it.
+    pub fn count(&mut self, path: &TracePath) {
+        for update in path.updates.iter().filter(|update| update.counts && update.value.is_some()) {
+            let key = (update.table.clone(), update.set.clone(), update.key.clone());
+            *self.counts.entry(key).or_default() += 1;
+        }
+    }
+
+    /// What the rules counted. A set that is deleted takes its counters with it.
+    pub fn connection_counts(&mut self, family: Family) -> Vec<ConnectionCount> {
+        let tables = &self.ruleset.tables;
+        let is_there = |(id, set, _): &(TableId, NftName, Bytes)| {
+            tables.get(id).is_some_and(|t| t.sets.contains_key(set))
+        };
+        self.counts.retain(|key, _| is_there(key));
+        let (id, name) = (table_id(family), NftName::from(SetName::Connections.stem()));
+        let of_set = self.counts.iter().filter(|((table, set, _), _)| *table == id && *set == name);
+        let count = |((_, _, key), connections): (&(TableId, NftName, Bytes), &u64)| {
+            let (protocol, frontend, endpoint) = counted_pair(key, family)?;
+            Some(ConnectionCount { protocol, frontend, endpoint, connections: *connections })
+        };
+        of_set.filter_map(count).collect()
     }
 
     fn set(&mut self, table: &TableId, set: &NftName) -> Option<&mut Set> {

@@ -6,13 +6,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clock::Clock;
 use dataplane::conntrack::{AccountedEntry, ConntrackEvents, ConntrackSocket, DumpStatus};
 use dataplane::ipvs::{IpvsSocket, server_counts};
 use dataplane::nfnetlink::{NetlinkError, NetlinkSocket};
-use dataplane::nftables::apply::{ConnectionCount, connection_counts};
+use dataplane::nftables::apply::{ConnectionCount, RulesetReadError, connection_counts};
 use dataplane::nftables::render::{MAX_COUNTED_PAIRS, protocol_of};
 use model::{Family, Protocol};
 
@@ -177,11 +177,65 @@ fn flow_key(account: &AccountedEntry) -> u64 {
     hasher.finish()
 }
 
+/// What the kernel tells of connections.
+pub trait TrafficKernel: Send {
+    /// Passes connections that ended, after waiting for a while. `Lost` if some were not received.
+    fn ended(&mut self, take: &mut dyn FnMut(AccountedEntry)) -> Result<(), NetlinkError>;
+
+    /// Passes all open connections of a family.
+    fn open(
+        &mut self,
+        family: Family,
+        take: &mut dyn FnMut(AccountedEntry),
+    ) -> Result<DumpStatus, NetlinkError>;
+
+    /// Connections that the rules counted.
+    fn connections(&mut self, family: Family) -> Result<Vec<ConnectionCount>, RulesetReadError>;
+}
+
 /// The netlink sockets.
-pub(super) struct ConntrackReader {
+pub(super) struct TrafficSockets {
     ended: ConntrackEvents,
     open: ConntrackSocket,
     counts: NetlinkSocket,
+}
+
+impl TrafficSockets {
+    pub(super) fn open() -> Result<Self, NetlinkError> {
+        Ok(Self {
+            ended: ConntrackEvents::open()?,
+            open: ConntrackSocket::open()?,
+            counts: NetlinkSocket::open()?,
+        })
+    }
+}
+
+impl TrafficKernel for TrafficSockets {
+    fn ended(&mut self, take: &mut dyn FnMut(AccountedEntry)) -> Result<(), NetlinkError> {
+        self.ended.wait(take)
+    }
+
+    fn open(
+        &mut self,
+        family: Family,
+        take: &mut dyn FnMut(AccountedEntry),
+    ) -> Result<DumpStatus, NetlinkError> {
+        self.open.accounts(family, take)
+    }
+
+    fn connections(&mut self, family: Family) -> Result<Vec<ConnectionCount>, RulesetReadError> {
+        connection_counts(&mut self.counts, family)
+    }
+}
+
+/// Reads what the kernel counts.
+pub struct TrafficReader {
+    kernel: Box<dyn TrafficKernel>,
+    clock: Clock,
+    counted_at: Instant,
+    dumped_at: Instant,
+    /// The other holder takes them.
+    counts: Arc<Mutex<TrafficCounts>>,
     /// In mode ipvs: connections that its virtual servers forward.
     ipvs: Option<ServerCounters>,
     /// Values of the rule counters at the last read.
@@ -193,14 +247,16 @@ pub(super) struct ConntrackReader {
     source: ConnectionSource,
 }
 
-impl ConntrackReader {
-    /// Opens the sockets. Earlier counts are not counted again.
-    pub(super) fn open(counted: CountedConnections) -> Result<ConntrackReader, NetlinkError> {
+impl TrafficReader {
+    /// Earlier counts are not counted again.
+    pub(super) fn new(clock: &Clock, kernel: Box<dyn TrafficKernel>, counted: CountedConnections) -> Self {
         let CountedConnections { source, accelerated } = counted;
-        let mut reader = ConntrackReader {
-            ended: ConntrackEvents::open()?,
-            open: ConntrackSocket::open()?,
-            counts: NetlinkSocket::open()?,
+        let mut reader = Self {
+            kernel,
+            clock: clock.clone(),
+            counted_at: clock.now(),
+            dumped_at: clock.now(),
+            counts: Arc::default(),
             ipvs: (source == ConnectionSource::Ipvs).then(ServerCounters::open).flatten(),
             last: Sums::new(),
             flows: OpenFlows::default(),
@@ -211,43 +267,50 @@ impl ConntrackReader {
         let mut before = TrafficCounts::default();
         reader.read_counts(&mut before);
         reader.dump_open(&mut before);
-        Ok(reader)
+        reader
+    }
+
+    pub(super) fn counts(&self) -> Arc<Mutex<TrafficCounts>> {
+        self.counts.clone()
     }
 
     /// Runs until the other holder of the counts is dropped.
-    pub(super) fn run(mut self, counts: &Arc<Mutex<TrafficCounts>>, clock: &Clock) {
-        let (mut counted_at, mut dumped_at) = (clock.now(), clock.now());
-        let step = PERIOD / 2;
-        while Arc::strong_count(counts) > 1 {
-            let mut ended = Vec::new();
-            let heard = self.ended.wait(&mut |account| ended.push(account));
-            let is_count_due = clock.since(counted_at) >= step;
-            let is_dump_due = clock.since(dumped_at) >= DUMP_INTERVAL;
-            // The dump itself must not hold the lock.
-            let lost_events = u64::from(matches!(heard, Err(NetlinkError::Lost)));
-            let mut new = TrafficCounts { lost_events, ..TrafficCounts::default() };
-            self.ended_flows.append(&mut ended);
-            if is_count_due {
-                counted_at = clock.now();
-                self.read_counts(&mut new);
-            }
-            // Which of them are accelerated is known once its counters are read.
-            if is_count_due || !self.accelerated.is_on() || self.ended_flows.len() >= MAX_PAIRS {
-                self.count_ended(&mut new);
-            }
-            if is_dump_due {
-                dumped_at = clock.now();
-                self.dump_open(&mut new);
-            }
-            counts.lock().unwrap_or_else(PoisonError::into_inner).merge(new);
+    pub(super) fn run(mut self) {
+        while Arc::strong_count(&self.counts) > 1 {
+            self.step();
         }
+    }
+
+    /// Waits for connections that end, and reads what is due.
+    pub fn step(&mut self) {
+        let mut ended = Vec::new();
+        let heard = self.kernel.ended(&mut |account| ended.push(account));
+        let is_count_due = self.clock.since(self.counted_at) >= PERIOD / 2;
+        let is_dump_due = self.clock.since(self.dumped_at) >= DUMP_INTERVAL;
+        // The dump itself must not hold the lock.
+        let lost_events = u64::from(matches!(heard, Err(NetlinkError::Lost)));
+        let mut new = TrafficCounts { lost_events, ..TrafficCounts::default() };
+        self.ended_flows.append(&mut ended);
+        if is_count_due {
+            self.counted_at = self.clock.now();
+            self.read_counts(&mut new);
+        }
+        // Which of them are accelerated is known once its counters are read.
+        if is_count_due || !self.accelerated.is_on() || self.ended_flows.len() >= MAX_PAIRS {
+            self.count_ended(&mut new);
+        }
+        if is_dump_due {
+            self.dumped_at = self.clock.now();
+            self.dump_open(&mut new);
+        }
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).merge(new);
     }
 
     /// Adds the connections since the last read.
     fn read_counts(&mut self, new: &mut TrafficCounts) {
         let mut now = Sums::new();
         for family in [Family::V4, Family::V6] {
-            let found = match connection_counts(&mut self.counts, family) {
+            let found = match self.kernel.connections(family) {
                 Ok(found) => found,
                 Err(error) => {
                     tracing::debug!(%error, "failed to read connection counters; the next read retries");
@@ -286,7 +349,7 @@ impl ConntrackReader {
         let (mut is_complete, mut unaccounted) = (true, 0_u64);
         for family in [Family::V4, Family::V6] {
             let (flows, source, accelerated) = (&mut self.flows, self.source, &mut self.accelerated);
-            let dumped = self.open.accounts(family, &mut |account| {
+            let dumped = self.kernel.open(family, &mut |account| {
                 unaccounted += u64::from(account.bytes.is_none());
                 let growth = flows.open(&account);
                 let frontend = frontend(accelerated, &account, growth, false);

@@ -52,13 +52,13 @@ fn take(raw: RawMessage<'_>, family: Family, found: &mut Vec<ConnectionCount>) {
 /// None for an element without a counter, which the rules do not create.
 fn read(element: Attrs<'_>, family: Family) -> Option<ConnectionCount> {
     let key = element.nested(elem::KEY)?.find(data::VALUE)?;
-    let (protocol, frontend, endpoint) = pair(key, family)?;
+    let (protocol, frontend, endpoint) = counted_pair(key, family)?;
     let counts = element.nested(elem::EXPR)?.nested(rule::EXPR_DATA)?;
     Some(ConnectionCount { protocol, frontend, endpoint, connections: counts.u64(counter::PACKETS)? })
 }
 
 /// The fields of `SetName::Connections`: address . protocol . port . address . port.
-fn pair(key: &[u8], family: Family) -> Option<(Protocol, SocketAddr, SocketAddr)> {
+pub fn counted_pair(key: &[u8], family: Family) -> Option<(Protocol, SocketAddr, SocketAddr)> {
     let width = if family == Family::V4 { 4 } else { 16 };
     let address = |at: usize| {
         let bytes = key.get(at..at + width)?;

@@ -133,8 +133,8 @@ impl Interpreter<'_> {
             Expr::Lookup { .. } | Expr::LookupMap { .. } | Expr::LookupVerdict { .. } => {
                 return self.lookup(id, table, regs, expr);
             }
-            Expr::Dynset { op, set, key, data, timeout, .. } => {
-                return self.dynset(id, table, regs, (*op, set), (*key, *data), *timeout);
+            Expr::Dynset { op, set, key, data, timeout, counts } => {
+                return self.dynset(id, table, regs, (*op, set), (*key, *data), (*timeout, *counts));
             }
             Expr::Verdict(verdict) => return RuleEnd::Verdict(verdict.clone()),
             Expr::Nat { .. } => return self.nat(regs, expr),
@@ -287,7 +287,7 @@ impl Interpreter<'_> {
         regs: &Registers,
         (op, name): (DynsetOp, &NftName),
         (key, data): (Reg, Option<Reg>),
-        timeout: Option<u64>,
+        (timeout, counts): (Option<u64>, bool),
     ) -> RuleEnd {
         let Some(set) = table.sets.get(name) else { return RuleEnd::Break };
         let key = Bytes::from(regs.load(key, set.spec.key_len()));
@@ -319,7 +319,7 @@ impl Interpreter<'_> {
         self.did.push(format!("{verb} {name}"));
         let overlay = self.overlay.entry((id.clone(), name.clone())).or_default();
         overlay.insert(key.clone(), value.clone());
-        self.updates.push(DynsetUpdate { table: id.clone(), set: name.clone(), key, value });
+        self.updates.push(DynsetUpdate { table: id.clone(), set: name.clone(), key, value, counts });
         RuleEnd::End
     }
 

@@ -94,6 +94,8 @@ pub struct DynsetUpdate {
     pub key: crate::nftables::ir::Bytes,
     /// None if the element was deleted.
     pub value: Option<crate::nftables::ir::ElementValue>,
+    /// Whether the element counts packets.
+    pub counts: bool,
 }
 
 /// All paths of a packet.

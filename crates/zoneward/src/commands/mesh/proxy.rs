@@ -408,7 +408,7 @@ fn reporter(
 ) -> TrafficReporter {
     let pod = super::pod(&args.input.connection);
     TrafficReporter {
-        client,
+        channel: Box::new(client),
         reporter: args.report_as.clone().unwrap_or_else(|| format!("proxy/{namespace}/{pod}")),
         source: Box::new(traffic),
         unbound_ports: None,
