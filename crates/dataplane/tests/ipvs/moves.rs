@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,10 @@ use dataplane::iptables::render::KernelFeatures;
 use dataplane::nftables::NftablesBackend;
 use model::ForwardingTable;
 use model::forward::{ForwardingMode, NodeRules};
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
 
-use super::connect::{open, open_within};
+use super::connect::{first_line, open};
 use super::lifetime::say;
 use super::machine::{Machine, listing};
 use super::service::{TestService, web};
@@ -184,9 +187,20 @@ impl Load {
     }
 }
 
+/// Source ports that no connection had yet. IPVS knows a reply by the endpoint and the client alone: a port that a client
+/// uses for two virtual servers of one endpoint gives the replies of the older connection to the newer one.
+static NEXT_PORT: AtomicU16 = AtomicU16::new(10_000);
+
 /// The emulated machine is slow: a lost packet may be sent again.
 fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
-    open_within(to, Duration::from_secs(10)).map(|(_, stream)| stream)
+    let from = SocketAddr::from(([0, 0, 0, 0], NEXT_PORT.fetch_add(1, Ordering::Relaxed)));
+    let fd = socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    socket::bind(fd.as_raw_fd(), &SockaddrStorage::from(from))?;
+    socket::setsockopt(&fd, sockopt::SendTimeout, &TimeVal::seconds(10))?;
+    socket::connect(fd.as_raw_fd(), &SockaddrStorage::from(to))?;
+    let mut stream = TcpStream::from(fd);
+    first_line(&mut stream)?;
+    Ok(stream)
 }
 
 /// A word there and back.
@@ -194,6 +208,24 @@ fn ask(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     stream.write_all(b"hello")?;
     stream.read_exact(&mut [0; 5])
+}
+
+/// What the kernel knows of a connection that got no answer.
+fn known_of(stream: &mut TcpStream) -> String {
+    let local = stream.local_addr().unwrap();
+    let (ip, port) = (local.ip().to_string(), local.port());
+    let hex = format!("{port:04X}");
+    let lines = |path: &str, words: [&str; 2]| {
+        let text = std::fs::read_to_string(path).unwrap_or_else(|error| format!("{path}: {error}"));
+        let known = text.lines().filter(|line| words.iter().any(|word| line.contains(word)));
+        known.map(|line| format!("{line}\n")).collect::<String>()
+    };
+    let sport = format!("sport={port} ");
+    let connections = lines("/proc/net/ip_vs_conn", [&hex, "error"]);
+    let tracked = lines("/proc/net/nf_conntrack", [&sport, "error"]);
+    let routes = super::namespace::run("ip", &["route", "show", "table", "local", "proto", "90"]);
+    let again = stream.read_exact(&mut [0; 5]);
+    format!("{ip}:{port}, 5 s later: {again:?}\nIPVS:\n{connections}conntrack:\n{tracked}routes:\n{routes}")
 }
 
 /// A connection that stays open, by a name that tells where it is from.
@@ -224,7 +256,7 @@ pub(crate) fn change_the_mode_under_load(site: &Site, machine: &Machine) {
         let left = start(*mode, machine).len();
         for (name, stream) in &mut connections {
             ask(stream).unwrap_or_else(|error| {
-                panic!("{name}, now mode {mode:?}: {error}\n{:#?}", listing());
+                panic!("{name}, now mode {mode:?}: {error}\n{:#?}\n{}", listing(), known_of(stream));
             });
         }
         connections.extend(open_all(site, *mode));

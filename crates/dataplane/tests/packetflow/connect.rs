@@ -109,7 +109,8 @@ pub(crate) fn open_within(to: SocketAddr, time: Duration) -> std::io::Result<(So
     }
 }
 
-fn first_line(stream: &mut TcpStream) -> std::io::Result<String> {
+/// What a server tells first.
+pub(crate) fn first_line(stream: &mut TcpStream) -> std::io::Result<String> {
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     let (mut told, mut byte) = (Vec::new(), [0]);
     while stream.read(&mut byte)? == 1 && byte[0] != b'\n' {
