@@ -81,9 +81,12 @@ impl SyncSchedule {
         self.needs_full = true;
     }
 
-    /// Changes wait until [`Self::release`], or until this time. A hold that is in force is not extended.
-    pub fn hold(&mut self, until: Instant) {
-        self.held_until.get_or_insert(until);
+    /// Changes wait until [`Self::release`], or for this time. A hold that is in force is not extended, one that is over
+    /// begins again.
+    pub fn hold(&mut self, now: Instant, time: Duration) {
+        if !self.is_held(now) {
+            self.held_until = Some(now + time);
+        }
     }
 
     pub fn release(&mut self) {

@@ -416,6 +416,26 @@ fn changes_wait_for_the_end_of_a_relist() {
     world.assert_endpoints([1, 0, 0]);
 }
 
+/// The API was away for longer than changes wait: the first lists had no answer.
+#[test]
+fn changes_wait_for_the_end_of_a_relist_after_an_outage() {
+    let mut world = World::programmed();
+    world.sync_loop.observe(InformerEvent::ListStarted(ObjectKind::Slice));
+    world.time.advance(Duration::from_secs(15));
+    world.sync_loop.work();
+    world.sync_loop.observe(InformerEvent::ListStarted(ObjectKind::Slice));
+    world.set(1, 1);
+    for _ in 0..50 {
+        world.sync_loop.work();
+        world.time.advance(Duration::from_millis(100));
+    }
+    world.assert_endpoints([2, 2, 2]);
+    (2..=3).for_each(|number| world.set(number, 2));
+    world.sync_loop.observe(InformerEvent::ListCompleted(ObjectKind::Slice));
+    world.sync_loop.work();
+    world.assert_endpoints([1, 2, 2]);
+}
+
 #[test]
 fn changes_do_not_wait_for_a_relist_without_end() {
     let mut world = World::programmed();

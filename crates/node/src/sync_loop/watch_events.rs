@@ -22,7 +22,7 @@ impl SyncLoop {
         if let InformerEvent::ListStarted(ObjectKind::Slice) = event
             && self.cache.has_listed(&[ObjectKind::Slice])
         {
-            self.schedule.hold(self.clock.now() + RELIST_HOLD);
+            self.schedule.hold(self.clock.now(), RELIST_HOLD);
         }
         for mut change in self.cache.read(event) {
             self.observe_change(&change);
