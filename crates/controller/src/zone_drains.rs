@@ -27,6 +27,8 @@ use super::status_board::LedgerView;
 
 /// Interval between decisions while there are ZoneDrains: steps, expiry and measured traffic follow the time.
 const INTERVAL: Duration = Duration::from_secs(3);
+/// Between two statuses that differ in measured rates alone: every node reports when it likes.
+const RATES_INTERVAL: Duration = Duration::from_secs(60);
 /// Services in a status; the condition counts all.
 const MAX_SERVICES: usize = 50;
 /// Names in a message.
@@ -40,6 +42,7 @@ pub(crate) struct WatchedDrains {
     is_listed: bool,
     is_changed: bool,
     due: MonotonicTime,
+    rates_due: MonotonicTime,
 }
 
 impl WatchedDrains {
@@ -149,6 +152,7 @@ impl SliceReconciler {
         let demand = if self.drains.objects.is_empty() { None } else { traffic.demand() };
         let mut in_force = Vec::new();
         let mut statuses = Vec::new();
+        let (are_rates_due, mut has_new_rates) = (self.drains.rates_due <= now, false);
         for (name, object) in &self.drains.objects {
             let status = match ZoneDrain::parse(object) {
                 Ok(drain) => {
@@ -160,10 +164,16 @@ impl SliceReconciler {
                 }
                 Err(error) => status(object, false, "Invalid", error.to_string(), time),
             };
-            if !is_same(&object["status"], &status) {
+            let is_decided = is_same_decision(&object["status"], &status);
+            let is_new_rate = is_decided && are_rates_due && !has_near_rates(&object["status"], &status);
+            has_new_rates |= is_new_rate;
+            if !is_decided || is_new_rate {
                 let uid = object["metadata"]["uid"].clone();
                 statuses.push(DrainStatus { name: name.clone(), uid, status });
             }
+        }
+        if has_new_rates {
+            self.drains.rates_due = now.after(RATES_INTERVAL);
         }
         let drains = Some(ZoneDrains::new(in_force));
         if self.planner().drains != drains {
@@ -257,8 +267,7 @@ fn status(object: &Value, is_accepted: bool, reason: &str, message: String, time
     })
 }
 
-/// Rates vary all the time: only what changes by a tenth, or a word, is written.
-fn is_same(stored: &Value, new: &Value) -> bool {
+fn is_same_decision(stored: &Value, new: &Value) -> bool {
     let words = |status: &Value| {
         let conditions = status["conditions"].as_array().into_iter().flatten();
         let conditions = conditions.map(|c| (c["status"].clone(), c["reason"].clone())).collect::<Vec<_>>();
@@ -266,18 +275,19 @@ fn is_same(stored: &Value, new: &Value) -> bool {
         let verdicts = services.map(|s| (s["namespace"].clone(), s["name"].clone(), s["verdict"].clone()));
         (conditions, status["movedPercent"].clone(), verdicts.collect::<Vec<_>>())
     };
+    // The decision on a generation stands once its status says so.
+    stored["observedGeneration"] == new["observedGeneration"] && words(stored) == words(new)
+}
+
+/// Rates vary all the time: only what changes by a twentieth is written.
+fn has_near_rates(stored: &Value, new: &Value) -> bool {
     let left = |status: &Value| -> Vec<i64> {
         let services = status["services"].as_array().into_iter().flatten();
         services.map(|service| service["percentInZone"].as_i64().unwrap_or(-1)).collect()
     };
-    // The decision on a generation stands once its status says so.
-    let same_generation = stored["observedGeneration"] == new["observedGeneration"];
     let is_near = |(a, b): (&i64, &i64)| (a < &0) == (b < &0) && a.abs_diff(*b) < 5;
     let (before, after) = (left(stored), left(new));
-    same_generation
-        && words(stored) == words(new)
-        && before.len() == after.len()
-        && before.iter().zip(&after).all(is_near)
+    before.len() == after.len() && before.iter().zip(&after).all(is_near)
 }
 
 fn service_status(service: &DrainedService) -> Value {

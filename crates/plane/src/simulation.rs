@@ -41,8 +41,12 @@ const HEAL_LIMIT: u64 = 400_000;
 const QUIET: u64 = 100_000;
 /// Simulated time for everything to be as planned again after that.
 const SETTLE_LIMIT: u64 = 20_000;
-/// Time in which all traffic is counted and reported.
-const COUNTED: u64 = 60_000;
+/// Time in which all traffic is counted and reported: a dump of bytes every 30 s, a report every 30 s, slow clocks.
+const COUNTED: u64 = 90_000;
+/// Time with traffic that is compared with the ledger after that.
+const TRAFFIC: u64 = 30_000;
+/// Time in which what follows the traffic is written: a ZoneDrain shows the connections per second, with a delay of a minute.
+const SETTLED: u64 = 110_000;
 /// The longest step of parties meanwhile.
 const QUIET_STEP: u64 = 250;
 /// How often connections of clients that are gone are closed.
@@ -783,16 +787,16 @@ impl Simulation {
     /// Nothing but Leases is written, and everything stays as planned.
     fn stay_quiet(&mut self) -> Checked {
         self.step_ms = self.step_ms.max(QUIET_STEP);
-        // Conditions follow the nodes' acknowledgements. Clients wait before and after the time whose traffic is compared.
-        let settle = self.now + QUIET;
+        // Conditions follow the nodes' acknowledgements meanwhile.
         self.flows.is_paused = true;
         self.run_until(self.now + COUNTED)?;
         if let Some((leader, ledger)) = self.ledger().map(|(leader, ledger)| (leader, ledger.clone())) {
             self.flows.counters.note(leader, &ledger);
         }
         self.flows.is_paused = false;
-        self.run_until(settle)?;
+        self.run_until(self.now + TRAFFIC)?;
         self.flows.is_paused = true;
+        self.run_until(self.now + SETTLED)?;
         let (last, end) = (self.truth.last_change, self.now + QUIET);
         let weights = (self.kernel_changes(), self.publications());
         while self.now < end {

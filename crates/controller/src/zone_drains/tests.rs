@@ -15,12 +15,16 @@ fn object(zone: &str, spec: &Value) -> Value {
 }
 
 fn decided(reconciler: &mut SliceReconciler, objects: &[Value], seconds: u64) -> Vec<DrainStatus> {
+    list(reconciler, objects, seconds);
+    decide(reconciler, seconds)
+}
+
+fn list(reconciler: &mut SliceReconciler, objects: &[Value], seconds: u64) {
     let watch = |event| drop(reconciler.observe(event, at(seconds)));
     let objects = objects.iter().map(|object| serde_json::from_value(object.clone()).expect("an object"));
     let applied = objects.map(|object| InformerEvent::Applied(ObjectKind::ZoneDrain, object));
     let list = [InformerEvent::ListStarted(ObjectKind::ZoneDrain)].into_iter().chain(applied);
     list.chain([InformerEvent::ListCompleted(ObjectKind::ZoneDrain)]).for_each(watch);
-    decide(reconciler, seconds)
 }
 
 fn decide(reconciler: &mut SliceReconciler, seconds: u64) -> Vec<DrainStatus> {
@@ -66,6 +70,24 @@ fn a_drain_is_accepted_if_the_others_have_carried_as_much() {
     assert!(is_drained(&reconciler));
     assert_eq!(decided(&mut reconciler, &[], 31), []);
     assert!(!is_drained(&reconciler), "the object was deleted");
+}
+
+#[test]
+fn rates_alone_are_written_once_a_minute() {
+    let mut reconciler = proved("101.000");
+    let mut drain = object("za", &json!({"over": "0s"}));
+    drain["status"] = decided(&mut reconciler, std::slice::from_ref(&drain), 20)[0].status.clone();
+    assert_eq!(drain["status"]["services"][0]["percentInZone"], 75);
+    let mut decide = |drain: &Value, in_zone: f64, seconds: u64| {
+        list(&mut reconciler, std::slice::from_ref(drain), seconds);
+        let time = Timestamp::from_seconds(START + seconds as i64);
+        reconciler.decide_drains(&traffic(100.0 - in_zone, in_zone), at(seconds), time)
+    };
+    let statuses = decide(&drain, 50.0, 100);
+    assert_eq!(statuses[0].status["services"][0]["percentInZone"], 50, "{statuses:?}");
+    drain["status"] = statuses[0].status.clone();
+    assert_eq!(decide(&drain, 70.0, 110), [], "within the minute");
+    assert_eq!(decide(&drain, 70.0, 200).len(), 1);
 }
 
 #[test]
