@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use super::metrics::{LabelPairs, NodeMetrics, report_result};
 use super::run::SharedState;
 pub use conntrack_events::{ConnectionSource, CountedConnections, TrafficKernel, TrafficReader};
-use conntrack_events::{DirectPair, FlowPair, Sums, TrafficCounts, TrafficSockets};
+use conntrack_events::{DirectPair, FlowPair, TrafficCounts, TrafficSockets};
 
 /// Interval between updates of the metrics.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -38,6 +38,11 @@ const DEPARTED_TTL: Duration = Duration::from_secs(60);
 const UNSEEN_TTL: Duration = Duration::from_secs(3600);
 /// Most endpoints that have gone.
 const MAX_DEPARTED: usize = 50_000;
+/// How long counts wait for a Service to be known: after a sync whose reply was lost the kernel forwards for Services that
+/// the table does not have. Connections that other programs translate wait in vain.
+const UNRESOLVED_TTL: Duration = Duration::from_secs(60);
+/// Most pairs that wait.
+const MAX_UNRESOLVED: usize = 10_000;
 
 /// The sums of this node since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,6 +87,8 @@ pub struct TrafficCounters {
     reported: BTreeMap<(TrafficOwner, String, String), RouteTotals>,
     gaps: TrafficGaps,
     departed: BTreeMap<(ServiceKey, IpAddr), DepartedEndpoint>,
+    /// Counts of frontends that no known Service has, and until when they wait.
+    unresolved: BTreeMap<FlowPair, (RouteTotals, Instant)>,
     /// Zones of pods, from the controller.
     zones: watch::Receiver<ZoneLookup>,
     sums: watch::Sender<NodeTraffic>,
@@ -188,6 +195,7 @@ impl TrafficCounters {
             reported: BTreeMap::new(),
             gaps: TrafficGaps::default(),
             departed: BTreeMap::new(),
+            unresolved: BTreeMap::new(),
             zones,
             sums,
             has_service_metrics: true,
@@ -248,10 +256,7 @@ impl TrafficCounters {
         let Some(counts) = &self.counts else { return };
         let counts = std::mem::take(&mut *counts.lock().unwrap_or_else(PoisonError::into_inner));
         self.departed.retain(|_, endpoint| endpoint.until > now);
-        let mut new: BTreeMap<Route, RouteTotals> = BTreeMap::new();
-        for (sums, is_bytes) in [(&counts.connections, false), (&counts.bytes, true)] {
-            self.add_routes(&mut new, sums, is_bytes, known);
-        }
+        let mut new = self.resolve(&counts, known, now);
         {
             let zones = self.zones.borrow_and_update().clone();
             for (pair, growth) in &counts.direct {
@@ -275,19 +280,31 @@ impl TrafficCounters {
         self.publish();
     }
 
-    fn add_routes(
-        &self,
-        new: &mut BTreeMap<Route, RouteTotals>,
-        sums: &Sums,
-        is_bytes: bool,
+    /// New counts, and those that waited, by route.
+    fn resolve(
+        &mut self,
+        counts: &TrafficCounts,
         known: &Known<'_>,
-    ) {
-        for (pair, count) in sums {
-            if let Some(route) = self.route(pair, known) {
-                let (connections, bytes) = if is_bytes { (0, *count) } else { (*count, 0) };
-                new.entry(route).or_default().add(connections, bytes);
+        now: Instant,
+    ) -> BTreeMap<Route, RouteTotals> {
+        let mut pairs = std::mem::take(&mut self.unresolved);
+        let connections = counts.connections.iter().map(|(pair, count)| (pair, (*count, 0)));
+        let bytes = counts.bytes.iter().map(|(pair, count)| (pair, (0, *count)));
+        for (pair, (connections, bytes)) in connections.chain(bytes) {
+            let waiting = pairs.entry(*pair).or_insert((RouteTotals::default(), now + UNRESOLVED_TTL));
+            waiting.0.add(connections, bytes);
+        }
+        let mut new: BTreeMap<Route, RouteTotals> = BTreeMap::new();
+        for (pair, (more, until)) in pairs {
+            match self.route(&pair, known) {
+                Some(route) => new.entry(route).or_default().add(more.connections, more.bytes),
+                None if until > now && self.unresolved.len() < MAX_UNRESOLVED => {
+                    self.unresolved.insert(pair, (more, until));
+                }
+                None => {}
             }
         }
+        new
     }
 
     fn add(&mut self, route: Route, more: RouteTotals, metrics: &NodeMetrics) {

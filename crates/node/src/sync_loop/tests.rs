@@ -441,9 +441,11 @@ fn changes_do_not_wait_for_a_relist_without_end() {
     let mut world = World::programmed();
     world.sync_loop.observe(InformerEvent::ListStarted(ObjectKind::Slice));
     world.set(1, 1);
-    world.work();
-    world.sync_loop.observe(InformerEvent::ListStarted(ObjectKind::Slice));
-    world.sync_loop.work();
+    for _ in 0..3 {
+        world.time.advance(Duration::from_secs(4));
+        world.sync_loop.work();
+        world.sync_loop.observe(InformerEvent::ListStarted(ObjectKind::Slice));
+    }
     world.assert_endpoints([1, 2, 2]);
 }
 

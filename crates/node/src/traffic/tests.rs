@@ -7,7 +7,7 @@ use model::{Interner, Object, parse};
 use plan::forward::{ProxySettings, table};
 use serde_json::json;
 
-use super::conntrack_events::Growth;
+use super::conntrack_events::{Growth, Sums};
 use super::*;
 
 struct World {
@@ -96,6 +96,27 @@ fn connections_are_reported_by_how_far_they_went() {
             assert_eq!(world.value("zoneward_service_connections_total", locality), Some(count * times));
         }
     }
+}
+
+/// After a sync whose reply was lost, the kernel forwards for a Service that the table does not have yet.
+#[test]
+fn counts_wait_a_minute_for_their_service() {
+    let mut world = world();
+    let table = std::mem::replace(&mut world.table, ForwardingTable::new(world.node.rules.clone()));
+    let at = pair("10.96.0.7:80", "10.1.0.2:8080");
+    world.heard.lock().unwrap().connections = Sums::from([(at, 7), (pair("10.96.0.99:80", "10.1.0.3:1"), 1)]);
+    world.heard.lock().unwrap().bytes = Sums::from([(at, 700)]);
+    world.count();
+    assert_eq!(world.value("zoneward_service_connections_total", "same-zone"), None);
+    world.time.advance(Duration::from_secs(30));
+    world.table = table;
+    world.count();
+    assert_eq!(world.value("zoneward_service_connections_total", "same-zone"), Some(7));
+    assert_eq!(world.value("zoneward_service_bytes_total", "same-zone"), Some(700));
+    assert_eq!(world.traffic.unresolved.len(), 1, "somebody else's translation");
+    world.time.advance(Duration::from_secs(31));
+    world.count();
+    assert!(world.traffic.unresolved.is_empty());
 }
 
 #[test]
