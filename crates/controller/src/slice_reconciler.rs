@@ -16,8 +16,8 @@ use plan::slices::{self, SliceMode, SlicePlan};
 use plan::status::ConvergenceFigures;
 use plan::status::convergence::DurationCounts;
 use plan::work_queue::{
-    Expectations, MonotonicTime, NodeChange, QueueTiming, SelectorIndex, SliceVersion, SyncOutcome,
-    WorkQueue, node_changed, services_on_node,
+    Expectations, MonotonicTime, NodeChange, QueueTiming, SelectorIndex, SliceLosses, SliceVersion,
+    SyncOutcome, WorkQueue, node_changed, services_on_node,
 };
 use serde_json::Value;
 use tracing::{debug, info, warn};
@@ -60,6 +60,7 @@ pub struct SliceReconciler {
     selectors: SelectorIndex,
     queue: WorkQueue,
     expectations: Expectations,
+    losses: SliceLosses,
     pub(crate) last_syncs: LastSyncs,
     planner: Planner,
     facts_changed: bool,
@@ -87,6 +88,7 @@ pub struct SliceReconciler {
 enum Affected {
     Nothing,
     Now(ServiceKey),
+    At(MonotonicTime, ServiceKey),
     Batched(BTreeSet<ServiceKey>),
     Namespace(Name),
     Node(Name, NodeChange),
@@ -116,6 +118,7 @@ impl SliceReconciler {
             metrics,
             selectors: SelectorIndex::default(),
             expectations: Expectations::default(),
+            losses: SliceLosses::default(),
             last_syncs: LastSyncs::new(),
             facts_changed: false,
             leases: NodeLeases::default(),
@@ -306,6 +309,7 @@ impl SliceReconciler {
                 self.selectors.remove(&key);
                 self.evaluations.forget(&key);
                 self.observations.forget(&key);
+                self.losses.forget(&key);
                 Affected::Now(key)
             }
             ObjectKind::Slice => {
@@ -314,7 +318,14 @@ impl SliceReconciler {
                         self.evaluations.forget(&service);
                         let unexpected = self.expectations.saw_gone(&service, slice.uid.as_ref());
                         let waits = self.queue.failures(&service) > 0;
-                        if unexpected || waits { Affected::Now(service) } else { Affected::Nothing }
+                        match (unexpected, waits) {
+                            (true, _) => {
+                                let due = self.losses.lost(&service, self.queue.timing(), now);
+                                Affected::At(due, service)
+                            }
+                            (false, true) => Affected::Now(service),
+                            (false, false) => Affected::Nothing,
+                        }
                     }
                     None => Affected::Nothing,
                 }
@@ -357,6 +368,7 @@ impl SliceReconciler {
         match affected {
             Affected::Nothing => {}
             Affected::Now(key) => self.enqueue(&key, now),
+            Affected::At(due, key) => self.enqueue(&key, due),
             Affected::Batched(keys) => self.enqueue_batched(keys, now),
             Affected::Namespace(name) => self.enqueue_namespace(&name, now),
             Affected::Node(name, change) => self.node_changed(&name, change, now),

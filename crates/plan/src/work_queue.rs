@@ -11,6 +11,7 @@
 
 mod affected;
 mod expectations;
+mod slice_losses;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use model::ServiceKey;
 
 pub use affected::{NodeChange, SelectorIndex, node_changed, services_on_node, services_to_requeue};
 pub use expectations::{Expectations, SliceVersion};
+pub use slice_losses::SliceLosses;
 
 /// Monotonic time since a start that the caller chose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, anyhow};
 use bytes::Bytes;
-use cluster::admin_server::AdminPost;
+use cluster::admin_server::{AdminPage, AdminPost};
 use cluster::traffic_reporter::ReportChannel;
 use controller::traffic_ledger::SharedLedger;
 use dataplane::conntrack::{AccountedEntry, ConntrackEntry, DumpStatus};
@@ -95,15 +95,21 @@ pub struct SentReport {
 }
 
 impl SentReport {
-    /// The leader gets it, once or twice.
-    pub fn deliver(self, ledger: &SharedLedger, is_repeated: bool, loses_reply: bool) {
+    /// The leader gets it.
+    pub fn deliver(&self, ledger: &SharedLedger) -> AdminPage {
         let body = Bytes::from(serde_json::to_vec(&self.report).unwrap_or_default());
-        let mut page = None;
-        for _ in 0..1 + usize::from(is_repeated) {
-            page = Some(ledger.receive(&AdminPost { user: None, peer: None, body: body.clone() }));
-        }
-        let reply = page.filter(|page| page.status == StatusCode::OK && !loses_reply);
-        if let Some(reply) = reply.and_then(|page| serde_json::from_str(&page.body).ok()) {
+        ledger.receive(&AdminPost { user: None, peer: None, body })
+    }
+
+    /// The leader gets it as if another node had made it.
+    pub fn deliver_as_another(&self, ledger: &SharedLedger) {
+        let report = TrafficReport { reporter: format!("{}0", self.report.reporter), ..self.report.clone() };
+        Self { report, reply: oneshot::channel().0 }.deliver(ledger);
+    }
+
+    pub fn reply(self, page: &AdminPage) {
+        let reply = (page.status == StatusCode::OK).then(|| serde_json::from_str(&page.body).ok()).flatten();
+        if let Some(reply) = reply {
             let _ = self.reply.send(reply);
         }
     }

@@ -58,6 +58,8 @@ struct Envoy {
     resources: watch::Receiver<Option<Arc<PublishedResources>>>,
     /// The number of the last publication that was checked.
     checked: u64,
+    /// What it stays with, if it is sabotaged.
+    stale: Option<Arc<PublishedResources>>,
 }
 
 /// The control plane while it runs.
@@ -73,7 +75,7 @@ pub fn start_control(runtime: &PausedRuntime, link: &Link, random: Random) -> Co
         let subscriptions = Arc::new(Subscriptions::new(8));
         let connect = |identity: EnvoyIdentity| {
             let resources = subscriptions.watch(&identity).expect("two identities are below the limit");
-            Envoy { identity, resources, checked: 0 }
+            Envoy { identity, resources, checked: 0, stale: None }
         };
         let envoys = vec![connect(sidecar_identity()), connect(gateway_identity())];
         let settings = EnvoySettings { allowlist: Default::default(), edge: EdgeSettings::default() };
@@ -106,7 +108,7 @@ fn gateway_identity() -> EnvoyIdentity {
 
 impl ControlProcess {
     /// Publications that were not looked at before, as lines of the story. Every endpoint in them was one.
-    pub fn take_published(&mut self, truth: &Truth) -> Result<Vec<String>, BrokenInvariant> {
+    pub fn take_published(&mut self, truth: &Truth, is_stale: bool) -> Result<Vec<String>, BrokenInvariant> {
         let mut lines = Vec::new();
         for envoy in &mut self.envoys {
             let Some(published) = envoy.resources.borrow().clone() else { continue };
@@ -114,6 +116,9 @@ impl ControlProcess {
                 continue;
             }
             envoy.checked = published.number;
+            if is_stale {
+                envoy.stale.get_or_insert_with(|| published.clone());
+            }
             check_endpoints(&published, truth)?;
             let versions = published.resources.of(ResourceType::Endpoints).values();
             let versions: Vec<String> = versions.map(|resource| format!("{resource:?}")).collect();
@@ -139,7 +144,7 @@ impl ControlProcess {
 impl Envoy {
     fn check(&self, snapshot: &Snapshot) -> Checked {
         let role = self.identity.title();
-        let Some(published) = self.resources.borrow().clone() else {
+        let Some(published) = self.stale.clone().or_else(|| self.resources.borrow().clone()) else {
             return Err(BrokenInvariant::new(23, format!("{role} has no resources")));
         };
         let input = planned(snapshot, &self.identity);

@@ -16,6 +16,7 @@ use model::random::Random;
 use crate::counters::{CounterChecker, Traffic};
 use crate::kernels::{TCP, open};
 use crate::parties::Machine;
+use crate::sabotage::Sabotage;
 use crate::truth::Truth;
 use crate::violation::BrokenInvariant;
 use crate::workload::UDP_PORT;
@@ -38,6 +39,7 @@ pub struct FlowChecker {
     pub counters: CounterChecker,
     /// Clients wait.
     pub is_paused: bool,
+    sabotage: Option<Sabotage>,
     pub opened: u64,
     pub ended: u64,
 }
@@ -50,7 +52,7 @@ struct OpenFlow {
 }
 
 impl FlowChecker {
-    pub fn new(random: Random) -> Self {
+    pub fn new(random: Random, sabotage: Option<Sabotage>) -> Self {
         let (flows, starts) = (BTreeMap::new(), BTreeMap::new());
         let counters = CounterChecker::default();
         Self {
@@ -61,6 +63,7 @@ impl FlowChecker {
             starts,
             counters,
             is_paused: false,
+            sabotage,
             opened: 0,
             ended: 0,
         }
@@ -141,7 +144,9 @@ impl FlowChecker {
         let paths: Vec<&TracePath> =
             evaluation.paths.iter().filter(|path| path.verdict == TracedVerdict::Dnat).collect();
         let Some(path) = self.random.pick(&paths).copied() else { return };
-        faulty.kernel.count(path);
+        if self.sabotage != Some(Sabotage::MissedConnections) {
+            faulty.kernel.count(path);
+        }
         let (src, dst, reply_src, reply_dst) = (client, to, path.destination, client);
         let entry = ConntrackEntry { protocol, src, dst, reply_src, reply_dst, id: None };
         self.opened += 1;
@@ -159,10 +164,14 @@ impl FlowChecker {
     pub fn check(&mut self, number: usize, machine: &Machine, truth: &Truth) -> Checked {
         self.counters.check(number, machine)?;
         let Some(flows) = self.flows.get_mut(&number) else { return Ok(()) };
-        let conntrack = machine.conntrack.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut conntrack = machine.conntrack.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<ConntrackEntry> =
             flows.keys().filter(|entry| !conntrack.entries.contains(entry)).cloned().collect();
         for entry in gone {
+            if self.sabotage == Some(Sabotage::RevivedFlows) {
+                conntrack.entries.insert(entry);
+                continue;
+            }
             flows.remove(&entry);
             machine.accounts.lock().unwrap_or_else(PoisonError::into_inner).end(&entry);
             self.ended += 1;

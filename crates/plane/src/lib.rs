@@ -28,6 +28,7 @@ mod link;
 mod network;
 mod options;
 mod parties;
+mod sabotage;
 mod service_conditions;
 mod simulation;
 pub mod soak;
@@ -47,5 +48,6 @@ mod workload;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 pub use options::{Faults, Options};
+pub use sabotage::Sabotage;
 pub use simulation::{RunReport, Simulation};
 pub use violation::BrokenInvariant;

@@ -2,6 +2,8 @@
 
 use model::random::Random;
 
+use crate::sabotage::Sabotage;
+
 /// The options of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -26,6 +28,8 @@ pub struct Options {
     pub has_drains: bool,
     /// A restarted controller may be of another version.
     pub has_upgrades: bool,
+    /// For tests of the checks.
+    pub sabotage: Option<Sabotage>,
 }
 
 /// Faults in thousandths of requests, or as a mean time between two in milliseconds; 0 for never.
@@ -103,6 +107,7 @@ impl Options {
             has_distributions: seed.is_multiple_of(2),
             has_drains: seed % 5 < 3 && faults.wall_jump_ms == 0,
             has_upgrades: seed % 7 < 3,
+            sabotage: None,
         }
     }
 

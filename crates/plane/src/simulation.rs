@@ -26,6 +26,7 @@ use crate::link::{Link, Outbox};
 use crate::network::{ResponsePart, SimulatedNetwork};
 use crate::options::{Faults, Options};
 use crate::parties::{ApiProcess, ControllerProcess, Machine, start_controller, start_node};
+use crate::sabotage::Sabotage;
 use crate::service_conditions;
 use crate::story::Story;
 use crate::time::{PausedRuntime, wall_time};
@@ -143,7 +144,10 @@ impl Simulation {
             return Ok(());
         };
         let found = RunOutcome::of(api.api.engine(), &self.machines)?;
-        let objects = user_objects(api.api.engine())?;
+        let mut objects = user_objects(api.api.engine())?;
+        if self.options.sabotage == Some(Sabotage::MissingObject) {
+            objects.pop();
+        }
         if objects.is_empty() {
             return Ok(());
         }
@@ -206,7 +210,7 @@ impl Simulation {
             truth: Truth::default(),
             watches: WatchChecker::default(),
             kernels: KernelChecker::default(),
-            flows: FlowChecker::new(random.split()),
+            flows: FlowChecker::new(random.split(), options.sabotage),
             duplicates: DuplicateChecker::new(&options.faults),
             has_leader: false,
             swept: 0,
@@ -317,7 +321,8 @@ impl Simulation {
     fn check_control(&mut self, ran: &BTreeSet<usize>) -> Checked {
         for party in ran {
             if let Role::Control(Some(process)) = &mut self.parties[*party].role {
-                for line in process.take_published(&self.truth)? {
+                let is_stale = self.options.sabotage == Some(Sabotage::StaleEnvoy);
+                for line in process.take_published(&self.truth, is_stale)? {
                     self.count("publications to Envoys");
                     self.note(*party, format_args!("{line}"));
                 }
@@ -330,6 +335,10 @@ impl Simulation {
     fn check_kernels(&mut self, ran: &BTreeSet<usize>) -> Checked {
         for party in ran {
             if let Role::Node(number) = self.parties[*party].role {
+                self.options
+                    .sabotage
+                    .iter()
+                    .for_each(|sabotage| sabotage.end_connection(&self.machines[number]));
                 self.kernels.check(number, &self.machines[number], &self.truth)?;
                 self.flows.check(number, &self.machines[number], &self.truth)?;
             }
@@ -447,7 +456,8 @@ impl Simulation {
     }
 
     fn take_requests(&mut self) -> Checked {
-        while let Some(sent) = self.outbox.take() {
+        while let Some(mut sent) = self.outbox.take() {
+            self.options.sabotage.iter().for_each(|sabotage| sabotage.change(&mut sent));
             let path = sent.request.uri().path();
             let is_write = *sent.request.method() != http::Method::GET;
             if sent.is_leading == Some(false) && is_write && path.contains("/endpointslices") {
@@ -488,10 +498,17 @@ impl Simulation {
             let mut happens = |thousandths: usize| self.random.below(1_000) < thousandths;
             let (is_lost, loses_reply) = (happens(faults.lost_requests), happens(faults.lost_responses));
             let is_repeated = happens(faults.duplicates);
-            if let Some((_, ledger)) = self.ledger().filter(|_| !is_lost) {
-                sent.deliver(ledger, is_repeated, loses_reply);
-                self.count("reports of traffic");
+            let sabotage = self.options.sabotage;
+            let Some((_, ledger)) = self.ledger().filter(|_| !is_lost) else { continue };
+            if sabotage == Some(Sabotage::CountedTwice) {
+                sent.deliver_as_another(ledger);
             }
+            let first = sent.deliver(ledger);
+            let page = if is_repeated { sent.deliver(ledger) } else { first };
+            if !loses_reply {
+                sent.reply(&page);
+            }
+            self.count("reports of traffic");
         }
     }
 
@@ -799,9 +816,12 @@ impl Simulation {
         self.run_until(self.now + SETTLED)?;
         let (last, end) = (self.truth.last_change, self.now + QUIET);
         let weights = (self.kernel_changes(), self.publications());
+        if self.options.sabotage == Some(Sabotage::Unrest) {
+            self.machines[0].kernel.lock().unwrap_or_else(PoisonError::into_inner).kernel.flush();
+        }
         while self.now < end {
             self.step()?;
-            if self.truth.last_change != last && !self.truth.last_change_line.contains("\"kind\":\"Event\"") {
+            if self.truth.last_change != last && !is_upkeep(&self.truth.last_change_line) {
                 let text =
                     format!("something is written although nothing changes: {}", self.truth.last_change_line);
                 return Err(BrokenInvariant::new(19, text));
@@ -820,6 +840,13 @@ impl Simulation {
         let drains = drains::in_force(api.api.engine(), self.now)?;
         service_conditions::check(&snapshot, &service_conditions::planner(&snapshot, drains))
     }
+}
+
+/// What is written although nothing changes: Events expire, and an IPAddress without a Service is deleted by a repair that
+/// runs every three minutes.
+fn is_upkeep(change: &str) -> bool {
+    let is_of = |kind: &str| change.contains(&format!("\"kind\":\"{kind}\""));
+    is_of("Event") || (is_of("IPAddress") && change.starts_with("Deleted"))
 }
 
 /// The revision that a node reports in its Lease, and the Services that failed.

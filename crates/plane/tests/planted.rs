@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use model::plant::{PlantedBug, plant};
 use plane::soak::shortest_prefix;
-use plane::{Options, RunReport, Simulation};
+use plane::{Options, RunReport, Sabotage, Simulation};
 
 /// One bug at a time is planted in a process.
 static PLANTED: Mutex<()> = Mutex::new(());
@@ -85,4 +85,28 @@ fn revision_as_text_is_found() {
 #[test]
 fn missed_delete_is_found() {
     find(PlantedBug::MissedDelete);
+}
+
+/// Whether the checks that no planted bug needs can fail, each within 100 seeds.
+#[test]
+fn each_sabotage_is_found() {
+    let _one = PLANTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = [
+        Sabotage::ForeignConditions,
+        Sabotage::EndedConnections,
+        Sabotage::RevivedFlows,
+        Sabotage::MissedConnections,
+        Sabotage::CountedTwice,
+        Sabotage::MissingObject,
+        Sabotage::Unrest,
+        Sabotage::StaleEnvoy,
+    ];
+    for sabotage in all {
+        let run = |seed| Simulation::run(Options { sabotage: Some(sabotage), ..Options::of(seed) }, false);
+        let broken = |report: RunReport| report.broken.filter(|b| b.number == sabotage.invariant());
+        let found = (0..100).find_map(|seed| Some((seed + 1, broken(run(seed))?)));
+        let (seeds, broken) = found.unwrap_or_else(|| panic!("no seed found {sabotage:?}"));
+        let how: String = broken.to_string().replace(['\n', '|'], " ").chars().take(160).collect();
+        println!("| {sabotage:?} | {seeds} | {how} |");
+    }
 }
