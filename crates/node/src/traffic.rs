@@ -40,7 +40,7 @@ const UNSEEN_TTL: Duration = Duration::from_secs(3600);
 const MAX_DEPARTED: usize = 50_000;
 /// How long counts wait for a Service to be known: after a sync whose reply was lost the kernel forwards for Services that
 /// the table does not have. Connections that other programs translate wait in vain.
-const UNRESOLVED_TTL: Duration = Duration::from_secs(60);
+const UNRESOLVED_TTL: Duration = Duration::from_secs(600);
 /// Most pairs that wait.
 const MAX_UNRESOLVED: usize = 10_000;
 
@@ -162,7 +162,7 @@ pub fn start(
     TrafficCounters { has_service_metrics, ..counters }
 }
 
-/// Counts what a reader reads, which somebody else calls again and again.
+/// Counts what a reader reads, whose [`TrafficReader::step`] the caller calls again and again.
 pub fn start_reading(
     clock: &Clock,
     kernel: Box<dyn TrafficKernel>,

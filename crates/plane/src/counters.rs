@@ -50,7 +50,7 @@ impl FlowAccounts {
         self.has_lost = true;
     }
 
-    /// Nobody listens.
+    /// No node proxy listens.
     pub fn forget_events(&mut self) {
         self.ended.clear();
         self.has_lost = false;
