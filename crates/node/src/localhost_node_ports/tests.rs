@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use model::Protocol;
@@ -52,8 +53,12 @@ async fn endpoint(name: &'static str) -> SocketAddr {
 }
 
 /// A port that was free a moment ago.
+/// A port that no client takes before it is used: clients connect from 127.0.0.1.
 fn free() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static CALLS: AtomicU8 = AtomicU8::new(1);
+    let [low, ..] = std::process::id().to_le_bytes();
+    let address = [127, 77, low, CALLS.fetch_add(1, Ordering::Relaxed)];
+    std::net::TcpListener::bind(SocketAddr::from((address, 0))).unwrap().local_addr().unwrap()
 }
 
 async fn read(stream: &mut TcpStream, expected: &str) {

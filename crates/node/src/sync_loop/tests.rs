@@ -492,6 +492,24 @@ fn a_retry_of_deletions_does_not_get_ahead_of_a_failing_sync() {
     assert!(world.flows().is_empty(), "{:?}", world.flows());
 }
 
+/// The same of the sync after it, which is a full one.
+#[test]
+fn flows_of_a_service_whose_full_sync_failed_are_deleted_with_it() {
+    let mut world = World::programmed();
+    world.fail_next_sync();
+    world.set(3, 1);
+    world.sync_loop.work();
+    // Only the full sync has the new Service, and its reply is lost.
+    world.set(4, 2);
+    world.kernel.lock().unwrap().inject(KernelFault::LoseReply);
+    world.time.advance(Duration::from_secs(5));
+    world.sync_loop.work();
+    world.add_flow(4, 1);
+    world.delete(4);
+    world.work();
+    assert!(world.flows().is_empty(), "{:?}", world.flows());
+}
+
 /// A transaction whose reply is lost may be in force.
 #[test]
 fn flows_of_a_service_whose_sync_failed_are_deleted_with_it() {
