@@ -45,8 +45,9 @@ const SETTLE_LIMIT: u64 = 20_000;
 const COUNTED: u64 = 90_000;
 /// Time with traffic that is compared with the ledger after that.
 const TRAFFIC: u64 = 30_000;
-/// Time in which what follows the traffic is written: a ZoneDrain shows the connections per second, with a delay of a minute.
-const SETTLED: u64 = 110_000;
+/// Time in which what follows the traffic is written: a ZoneDrain shows the connections per second between two reports, with a
+/// delay of a minute (run 405295).
+const SETTLED: u64 = 140_000;
 /// The longest step of parties meanwhile.
 const QUIET_STEP: u64 = 250;
 /// How often connections of clients that are gone are closed.
