@@ -40,11 +40,12 @@ fn runs_that_failed_once_pass() {
     }
 }
 
-/// New seeds each time. ZONEWARD_SEED replays a run.
+/// The first seeds. Fresh ones are tested with planted bugs, in an optimised build: some take two minutes here. ZONEWARD_SEED
+/// replays a run.
 #[test]
 fn soak_plane_keeps_its_invariants() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let seed = number("ZONEWARD_SEED").unwrap_or_else(|| clock::os_seed() % 1_000_000_000);
+    let seed = number("ZONEWARD_SEED").unwrap_or(1);
     let seconds = number("ZONEWARD_SOAK_SECONDS").unwrap_or(10);
     println!("ZONEWARD_SEED={seed}");
     let summary = run_seeds(seed, u64::MAX, Duration::from_secs(seconds), Some(failure));
