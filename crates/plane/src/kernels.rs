@@ -237,8 +237,9 @@ fn was_planned(
     }
     configs.iter().any(|config| {
         versions.slices.iter().skip(from).rev().any(|slices| {
+            let steps = steps_of_drains(slices);
             versions.services.iter().rev().any(|service| {
-                steps_of_drains(slices).iter().any(|slices| {
+                steps.iter().any(|slices| {
                     let (frontends, _) = forward(service, slices, config);
                     let of_address = frontends.iter().find(|frontend| frontend.address == address);
                     of_address.is_some_and(&is_found)
