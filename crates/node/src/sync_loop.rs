@@ -219,8 +219,9 @@ impl SyncLoop {
             self.delete_stale_udp();
         }
         if self.traffic.due() <= now {
+            let is_programmed = self.is_programmed();
             let (snapshot, table) = (self.cache.snapshot(), self.forwarder.table());
-            let known = Known { snapshot, table, node: self.forwarder.config() };
+            let known = Known { snapshot, table, node: self.forwarder.config(), is_programmed };
             self.traffic.count(&known, &self.shared.metrics, now);
         }
     }

@@ -38,10 +38,7 @@ const DEPARTED_TTL: Duration = Duration::from_secs(60);
 const UNSEEN_TTL: Duration = Duration::from_secs(3600);
 /// Most endpoints that have gone.
 const MAX_DEPARTED: usize = 50_000;
-/// How long counts wait for a Service to be known: after a sync whose reply was lost the kernel forwards for Services that
-/// the table does not have. Connections that other programs translate wait in vain.
-const UNRESOLVED_TTL: Duration = Duration::from_secs(600);
-/// Most pairs that wait.
+/// Most pairs that wait for their Service to be known.
 const MAX_UNRESOLVED: usize = 10_000;
 
 /// The sums of this node since its start.
@@ -87,8 +84,8 @@ pub struct TrafficCounters {
     reported: BTreeMap<(TrafficOwner, String, String), RouteTotals>,
     gaps: TrafficGaps,
     departed: BTreeMap<(ServiceKey, IpAddr), DepartedEndpoint>,
-    /// Counts of frontends that no known Service has, and until when they wait.
-    unresolved: BTreeMap<FlowPair, (RouteTotals, Instant)>,
+    /// Counts of frontends that no known Service has, while rules are not programmed.
+    unresolved: BTreeMap<FlowPair, RouteTotals>,
     /// Zones of pods, from the controller.
     zones: watch::Receiver<ZoneLookup>,
     sums: watch::Sender<NodeTraffic>,
@@ -179,6 +176,9 @@ pub struct Known<'a> {
     pub snapshot: &'a Snapshot,
     pub table: &'a ForwardingTable,
     pub node: &'a NodeConfig,
+    /// Whether the kernel has the rules of the table. After a sync whose reply was lost it forwards for Services that the
+    /// table does not have.
+    pub is_programmed: bool,
 }
 
 impl TrafficCounters {
@@ -256,7 +256,7 @@ impl TrafficCounters {
         let Some(counts) = &self.counts else { return };
         let counts = std::mem::take(&mut *counts.lock().unwrap_or_else(PoisonError::into_inner));
         self.departed.retain(|_, endpoint| endpoint.until > now);
-        let mut new = self.resolve(&counts, known, now);
+        let mut new = self.resolve(&counts, known);
         {
             let zones = self.zones.borrow_and_update().clone();
             for (pair, growth) in &counts.direct {
@@ -281,26 +281,22 @@ impl TrafficCounters {
     }
 
     /// New counts, and those that waited, by route.
-    fn resolve(
-        &mut self,
-        counts: &TrafficCounts,
-        known: &Known<'_>,
-        now: Instant,
-    ) -> BTreeMap<Route, RouteTotals> {
+    fn resolve(&mut self, counts: &TrafficCounts, known: &Known<'_>) -> BTreeMap<Route, RouteTotals> {
         let mut pairs = std::mem::take(&mut self.unresolved);
-        let connections = counts.connections.iter().map(|(pair, count)| (pair, (*count, 0)));
-        let bytes = counts.bytes.iter().map(|(pair, count)| (pair, (0, *count)));
-        for (pair, (connections, bytes)) in connections.chain(bytes) {
-            let waiting = pairs.entry(*pair).or_insert((RouteTotals::default(), now + UNRESOLVED_TTL));
-            waiting.0.add(connections, bytes);
+        for (pair, connections) in &counts.connections {
+            pairs.entry(*pair).or_default().add(*connections, 0);
+        }
+        for (pair, bytes) in &counts.bytes {
+            pairs.entry(*pair).or_default().add(0, *bytes);
         }
         let mut new: BTreeMap<Route, RouteTotals> = BTreeMap::new();
-        for (pair, (more, until)) in pairs {
+        for (pair, more) in pairs {
             match self.route(&pair, known) {
                 Some(route) => new.entry(route).or_default().add(more.connections, more.bytes),
-                None if until > now && self.unresolved.len() < MAX_UNRESOLVED => {
-                    self.unresolved.insert(pair, (more, until));
+                None if !known.is_programmed && self.unresolved.len() < MAX_UNRESOLVED => {
+                    self.unresolved.insert(pair, more);
                 }
+                // Of a Service that was deleted, or of another program's rules.
                 None => {}
             }
         }
@@ -372,7 +368,7 @@ impl TrafficCounters {
     }
 
     fn route(&self, pair: &FlowPair, known: &Known<'_>) -> Option<Route> {
-        let Known { snapshot, table, node } = known;
+        let Known { snapshot, table, node, .. } = known;
         let FlowPair { protocol, frontend, endpoint } = *pair;
         let at = FrontendAddress::new(frontend.ip(), protocol, frontend.port());
         let port = FrontendAddress::node_port(model::Family::of(frontend.ip()), protocol, frontend.port());

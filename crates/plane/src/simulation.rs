@@ -658,7 +658,7 @@ impl Simulation {
             return Err(BrokenInvariant::new(19, "no controller leads"));
         };
         let Self { flows, machines, truth, .. } = self;
-        flows.counters.check_settled(machines, leader, &ledger, |service| truth.is_constant(service))
+        flows.counters.check_settled(machines, leader, &ledger, truth)
     }
 
     /// Nothing but Leases is written, and everything stays as planned.

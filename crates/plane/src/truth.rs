@@ -334,12 +334,16 @@ impl Truth {
         Ok(())
     }
 
+    /// Whether the addresses of a Service were never those of another one.
+    pub fn has_own_addresses(&self, service: &str) -> bool {
+        !self.frontends.values().any(|services| services.len() > 1 && services.contains(service))
+    }
+
     /// Whether a Service exists, was never deleted, and its addresses were never those of another one.
     pub fn is_constant(&self, service: &str) -> bool {
-        let is_shared = |services: &BTreeSet<String>| services.len() > 1 && services.contains(service);
         self.cluster_ips.contains_key(service)
             && !self.deleted_services.contains(service)
-            && !self.frontends.values().any(is_shared)
+            && self.has_own_addresses(service)
     }
 
     /// Whether an address was ever an endpoint of a Service.
