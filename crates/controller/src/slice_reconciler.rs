@@ -318,13 +318,14 @@ impl SliceReconciler {
                         self.evaluations.forget(&service);
                         let unexpected = self.expectations.saw_gone(&service, slice.uid.as_ref());
                         let waits = self.queue.failures(&service) > 0;
-                        match (unexpected, waits) {
-                            (true, _) => {
+                        // Slices of a deleted Service are the garbage collector's.
+                        match unexpected && snapshot.service(&service).is_some() {
+                            true => {
                                 let due = self.losses.lost(&service, self.queue.timing(), now);
                                 Affected::At(due, service)
                             }
-                            (false, true) => Affected::Now(service),
-                            (false, false) => Affected::Nothing,
+                            false if unexpected || waits => Affected::Now(service),
+                            false => Affected::Nothing,
                         }
                     }
                     None => Affected::Nothing,

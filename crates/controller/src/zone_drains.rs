@@ -27,7 +27,7 @@ use super::status_board::LedgerView;
 
 /// Interval between decisions while there are ZoneDrains: steps, expiry and measured traffic follow the time.
 const INTERVAL: Duration = Duration::from_secs(3);
-/// Between two statuses that differ in measured rates alone: every node reports when it likes.
+/// Interval between statuses that differ in measured rates alone: nodes report at different times.
 const RATES_INTERVAL: Duration = Duration::from_secs(60);
 /// Services in a status; the condition counts all.
 const MAX_SERVICES: usize = 50;

@@ -18,17 +18,17 @@ struct SliceLoss {
     due: MonotonicTime,
 }
 
-/// Losses by Service.
+/// Losses by Service that exists.
 #[derive(Debug, Default)]
 pub struct SliceLosses {
     by_service: BTreeMap<ServiceKey, SliceLoss>,
 }
 
 impl SliceLosses {
-    /// A slice is lost. Returns when to sync its Service. Losses before that belong together.
+    /// A slice of a Service that exists is lost. Returns when to sync its Service. Losses before that belong together.
     pub fn lost(&mut self, service: &ServiceKey, timing: &QueueTiming, now: MonotonicTime) -> MonotonicTime {
-        self.by_service.retain(|_, loss| loss.due.after(FORGET_AFTER) > now);
-        let loss = match self.by_service.get(service).copied() {
+        let known = self.by_service.get(service).filter(|loss| loss.due.after(FORGET_AFTER) > now);
+        let loss = match known.copied() {
             None => SliceLoss { repetitions: 0, due: now },
             Some(loss) if loss.due > now => loss,
             Some(SliceLoss { repetitions, .. }) => {
@@ -40,7 +40,7 @@ impl SliceLosses {
         loss.due
     }
 
-    /// Another object has this name, or none.
+    /// The Service was deleted.
     pub fn forget(&mut self, service: &ServiceKey) {
         self.by_service.remove(service);
     }
