@@ -13,7 +13,6 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-pub mod accelerator;
 pub mod backend;
 pub mod conntrack;
 #[doc(hidden)]

@@ -27,7 +27,6 @@ use plan::forward::{NodePortRange, ProxySettings};
 pub use file::Configuration;
 pub use modes::Mode;
 
-use super::accelerator::AcceleratorConfig;
 use super::sync_schedule::MinSyncPeriod;
 
 /// kube-proxy's default syncPeriod.
@@ -52,8 +51,6 @@ pub struct NodeSettings {
     pub kubeconfig: Option<PathBuf>,
     /// Mode ipvs: addresses of Services are on the interface kube-ipvs0, too.
     pub ipvs_dummy_interface: bool,
-    /// The eBPF accelerator; `None` if it is off.
-    pub accelerator: Option<AcceleratorConfig>,
     /// Watches only the EndpointSlices that nodes of its zone need.
     pub watch_own_zone: bool,
 }
@@ -82,11 +79,6 @@ pub fn settings(flags: &flags::NodeFlags) -> Result<(NodeSettings, Vec<Notice>)>
     settings.watch_own_zone = flags.watch_own_zone;
     if flags.ipvs_dummy_interface && settings.mode != Mode::Ipvs {
         notices.push(notice("NoEffect", "--ipvs-dummy-interface: no effect: only with mode ipvs"));
-    }
-    settings.accelerator = flags.accelerator.settings();
-    if settings.accelerator.is_some() && !matches!(settings.mode, Mode::Nftables | Mode::Default) {
-        settings.accelerator = None;
-        notices.push(notice("NoEffect", "--accelerate: no effect: only with mode nftables"));
     }
     notices.extend(more);
     Ok((settings, notices))
@@ -150,7 +142,6 @@ pub fn resolve(mut config: Configuration, strict: bool) -> Result<(NodeSettings,
         kubeconfig: (!kubeconfig.is_empty()).then(|| kubeconfig.into()),
         configuration: config,
         ipvs_dummy_interface: false,
-        accelerator: None,
         watch_own_zone: false,
     };
     Ok((settings, notices))

@@ -8,7 +8,6 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-pub mod accelerator;
 pub mod config;
 mod connections;
 pub mod dns;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clock::Clock;
-use dataplane::accelerator::pinned_folder;
 use dataplane::backend::{NodeBackend, PreviousMode};
 use dataplane::conntrack::ConntrackSocket;
 use dataplane::iptables::IptablesBackend;
@@ -42,8 +41,8 @@ use super::object_contact::{self, ObjectContact};
 use super::slice_watches::NodeWatches;
 use super::snapshot_file::{self, SnapshotFile};
 use super::sync_loop::{SyncLoop, SyncLoopParts};
-use super::traffic::{ConnectionSource, CountedConnections, NodeTraffic, NodeTrafficSource};
-use super::{accelerator, local_addresses, running_config, sysctl, traffic};
+use super::traffic::{ConnectionSource, NodeTraffic, NodeTrafficSource};
+use super::{local_addresses, running_config, sysctl, traffic};
 use cluster::admin_server::access::{AdminAccess, AdminAccessArgs};
 use cluster::admin_server::{self, AdminPage, AdminRoutes};
 use cluster::ledger_client::LedgerClient;
@@ -118,7 +117,6 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
     let sysctls = sysctl::wanted(&settings.configuration, sysctl::cpus());
     sysctl::set(&sysctls).into_iter().for_each(|notice| events.warn(notice));
     let backend = open_backend(&settings, &options.node, &options.clock)?;
-    let backend = accelerated(backend, &settings, &mut events);
     let score = settings.configuration.oom_score_adj.unwrap_or(-999);
     sysctl::set_oom_score(score).into_iter().for_each(|notice| events.warn(notice));
 
@@ -199,8 +197,6 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         Mode::Ipvs => ConnectionSource::Ipvs,
         Mode::Nftables | Mode::Default => ConnectionSource::Rules,
     };
-    let accelerated = settings.accelerator.as_ref().map(|_| pinned_folder().to_owned());
-    let counted = CountedConnections { source, accelerated };
     let other_modes = other_modes(settings.mode, &options.clock, &mut events);
     let parts = SyncLoopParts {
         settings,
@@ -211,13 +207,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         backend,
         other_modes,
         conntrack: ConntrackSocket::open().ok().map(|socket| Box::new(socket) as _),
-        traffic: traffic::start(
-            &options.clock,
-            counted,
-            zones_of_pods,
-            sums,
-            options.service_traffic_metrics,
-        ),
+        traffic: traffic::start(&options.clock, source, zones_of_pods, sums, options.service_traffic_metrics),
         clock: options.clock.clone(),
         local_addresses: local_addresses::local(),
     };
@@ -245,29 +235,6 @@ fn open_backend(settings: &NodeSettings, node: &str, clock: &Clock) -> Result<Bo
         Mode::Ipvs => Ok(Box::new(open_ipvs_backend(settings, node, clock)?)),
         Mode::Nftables | Mode::Default => Ok(Box::new(open_nftables()?)),
     }
-}
-
-/// The backend with the eBPF accelerator in front, if it is wanted and the kernel has what it needs.
-fn accelerated(
-    backend: Box<dyn NodeBackend + Send>,
-    settings: &NodeSettings,
-    events: &mut EventRecorder,
-) -> Box<dyn NodeBackend + Send> {
-    let (wanted, folder) = (settings.accelerator.as_ref(), pinned_folder());
-    let (backend, outcome) = accelerator::accelerate(backend, wanted, folder, settings.sync_period);
-    match outcome {
-        Ok(true) => tracing::info!("the eBPF accelerator is loaded"),
-        Ok(false) => {}
-        Err(error) if wanted.is_some() => events.warn_of_node(
-            "NotAccelerated",
-            format!("--accelerate=on has no effect, nftables serves every connection: {error}"),
-        ),
-        Err(error) => events.warn_of_node(
-            "NotDetached",
-            format!("the eBPF accelerator of an earlier run was not detached, its entries expire: {error}"),
-        ),
-    }
-    backend
 }
 
 fn open_nftables() -> Result<NftablesBackend> {

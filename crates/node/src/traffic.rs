@@ -7,7 +7,6 @@
 //! conntrack dump every half minute, bytes of open flows -----/
 //! ```
 
-mod accelerated_flows;
 mod conntrack_events;
 
 use std::collections::BTreeMap;
@@ -27,7 +26,7 @@ use tokio::sync::watch;
 
 use super::metrics::{LabelPairs, NodeMetrics, report_result};
 use super::run::SharedState;
-pub use conntrack_events::{ConnectionSource, CountedConnections, TrafficKernel, TrafficReader};
+pub use conntrack_events::{ConnectionSource, TrafficKernel, TrafficReader};
 use conntrack_events::{DirectPair, FlowPair, TrafficCounts, TrafficSockets};
 
 /// Interval between updates of the metrics.
@@ -139,14 +138,14 @@ impl Route {
 /// Starts counting. Without conntrack accounting, nothing is counted.
 pub fn start(
     clock: &Clock,
-    counted: CountedConnections,
+    source: ConnectionSource,
     zones: watch::Receiver<ZoneLookup>,
     sums: watch::Sender<NodeTraffic>,
     has_service_metrics: bool,
 ) -> TrafficCounters {
     let counters = match TrafficSockets::open() {
         Ok(sockets) => {
-            let (counters, reader) = start_reading(clock, Box::new(sockets), counted, zones, sums);
+            let (counters, reader) = start_reading(clock, Box::new(sockets), source, zones, sums);
             #[allow(clippy::disallowed_methods, reason = "blocks on netlink for the life of the process")]
             std::thread::spawn(move || reader.run());
             counters
@@ -163,11 +162,11 @@ pub fn start(
 pub fn start_reading(
     clock: &Clock,
     kernel: Box<dyn TrafficKernel>,
-    counted: CountedConnections,
+    source: ConnectionSource,
     zones: watch::Receiver<ZoneLookup>,
     sums: watch::Sender<NodeTraffic>,
 ) -> (TrafficCounters, TrafficReader) {
-    let reader = TrafficReader::new(clock, kernel, counted);
+    let reader = TrafficReader::new(clock, kernel, source);
     (TrafficCounters::new(Some(reader.counts()), clock.now(), zones, sums), reader)
 }
 

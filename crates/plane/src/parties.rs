@@ -30,7 +30,7 @@ use node::object_contact::ObjectContact;
 use node::run::{SharedState, run_with_fixed_addresses};
 use node::slice_watches::NodeWatches;
 use node::sync_loop::{SyncLoop, SyncLoopParts};
-use node::traffic::{self, ConnectionSource, CountedConnections, NodeTraffic, NodeTrafficSource};
+use node::traffic::{self, ConnectionSource, NodeTraffic, NodeTrafficSource};
 use plan::ledger::ZoneLookup;
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits, Caller};
@@ -274,9 +274,9 @@ pub fn start_node(
         machine.accounts.lock().unwrap_or_else(PoisonError::into_inner).forget_events();
         let (zones, zones_of_pods) = watch::channel(ZoneLookup::default());
         let (sums, published) = watch::channel(NodeTraffic::default());
-        let counted = CountedConnections { source: ConnectionSource::Rules, accelerated: None };
         let counters = Box::new(MachineCounters(machine.clone()));
-        let (traffic, mut reader) = traffic::start_reading(&clock, counters, counted, zones_of_pods, sums);
+        let (traffic, mut reader) =
+            traffic::start_reading(&clock, counters, ConnectionSource::Rules, zones_of_pods, sums);
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(Duration::from_secs(1)).await;

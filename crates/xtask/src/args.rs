@@ -20,10 +20,6 @@ pub(crate) enum Command {
         install: bool,
         check: bool,
     },
-    Bpf {
-        install: bool,
-        check: bool,
-    },
     Demo {
         binary: Option<PathBuf>,
     },
@@ -71,7 +67,7 @@ const DEFAULT_PLANE_MINUTES: u64 = 10;
 
 pub(crate) fn help() -> String {
     let rows = |parts: &[Part]| -> String {
-        parts.iter().map(|part| format!("    {:<11} {}\n", part.name(), part.description())).collect()
+        parts.iter().map(|part| format!("    {:<9} {}\n", part.name(), part.description())).collect()
     };
     format!(
         "\
@@ -90,9 +86,6 @@ Developer commands of Zoneward
 
   cargo xtask manifests [--check] [--no-install]
       Render the manifests in deploy/ from the chart with helm; --check only compares them.
-
-  cargo xtask bpf [--check] [--no-install]
-      Compile the eBPF program of the accelerator with Debian's clang; --check only compares the object.
 
   cargo xtask tools [--no-install]
       Install the tools of tests and benches into target/tools/bin, which is searched instead of PATH.
@@ -148,7 +141,6 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Stop> {
         "manifests" => {
             Command::Manifests { install: !args.flag("--no-install"), check: args.flag("--check") }
         }
-        "bpf" => Command::Bpf { install: !args.flag("--no-install"), check: args.flag("--check") },
         "tools" => Command::Tools { install: !args.flag("--no-install") },
         "demo" => Command::Demo { binary: args.value("--binary")?.map(PathBuf::from) },
         "bench" => {
@@ -286,7 +278,7 @@ mod tests {
         for line in ["", "help", "--help", "-h", "help soak", "soak --help", "test --only fmt -h"] {
             assert_eq!(parsed(line), Ok(Command::Help), "{line}");
         }
-        let commands = ["demo", "test", "docs", "bpf", "tools", "bench", "soak", "dist"]
+        let commands = ["demo", "test", "docs", "tools", "bench", "soak", "dist"]
             .map(|name| format!("cargo xtask {name}"));
         let parts = Part::ALL.into_iter().chain(Part::EXTENDED).map(|part| part.description().to_owned());
         for text in commands.into_iter().chain(parts) {
@@ -331,7 +323,6 @@ mod tests {
         assert_eq!(parsed("docs"), Ok(Command::Docs { install: true, serve: false }));
         let served = Command::Docs { install: false, serve: true };
         assert_eq!(parsed("docs --serve --no-install"), Ok(served));
-        assert_eq!(parsed("bpf --check"), Ok(Command::Bpf { install: true, check: true }));
         assert_eq!(parsed("tools --no-install"), Ok(Command::Tools { install: false }));
         assert_eq!(
             parsed("demo --binary=some/zoneward"),

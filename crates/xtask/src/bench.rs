@@ -22,13 +22,6 @@ struct Bench {
 
 const BENCHES: &[Bench] = &[
     Bench {
-        name: "accelerator",
-        package: "dataplane",
-        description: "the eBPF accelerator beside nftables and direct connections: connections, one change, load; as root",
-        needs: &tools::TESTS,
-        counted: false,
-    },
-    Bench {
         name: "controllers",
         package: "zoneward",
         description: "the slice controller on the embedded API: initial sync, one pod change, CPU, memory",

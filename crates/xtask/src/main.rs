@@ -1,10 +1,8 @@
-//! Developer commands of Zoneward: `cargo xtask demo | test | docs | manifests | bpf | tools | bench | soak | dist`. CI
-//! uses them as well. Only std, so that this builds in seconds on a bare toolchain and can install the tools of the rest.
+//! Developer commands of Zoneward: `cargo xtask demo | test | docs | manifests | tools | bench | soak | dist`. CI uses
+//! them as well. Only std, so that this builds in seconds on a bare toolchain and can install the tools of the rest.
 
-mod accelerator;
 mod args;
 mod bench;
-mod bpf;
 mod callgrind;
 mod demo;
 mod deny;
@@ -58,7 +56,6 @@ fn run(command: Command) -> Result<(), Stop> {
         Command::Tools { install } => tools::run(install),
         Command::Docs { install, serve } => docs::run(install, serve),
         Command::Manifests { install, check } => manifests::run(install, check),
-        Command::Bpf { install, check } => bpf::run(install, check),
         Command::Demo { binary } => demo::run(binary.as_deref()),
         Command::Dist { words } => dist::run(&words),
         Command::Bench(options) => bench::run(&options),

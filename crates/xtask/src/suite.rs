@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::args::TestOptions;
-use crate::{Stop, accelerator, bpf, deny, dist, docs, fuzz, ipvs, manifests, report, shell, tools};
+use crate::{Stop, deny, dist, docs, fuzz, ipvs, manifests, report, shell, tools};
 
 /// One part of the suite, as `--only` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,12 +33,8 @@ pub(crate) enum Part {
     Tour,
     /// Every process of a demo replaced under load: about a minute.
     Upgrade,
-    /// The object of the eBPF program, compiled again.
-    Bpf,
     /// Mode ipvs in a virtual machine: about a minute.
     Ipvs,
-    /// The eBPF accelerator on the kernels of two Debian releases: about two minutes.
-    Accelerator,
     /// Packages of profile quick, and what reads, installs and runs them.
     Packages,
 }
@@ -49,8 +45,7 @@ impl Part {
         [Part::Fmt, Part::Deny, Part::Site, Part::Manifests, Part::Clippy, Part::Doc, Part::Test];
 
     /// Parts that need another build: `--extended`.
-    pub(crate) const EXTENDED: [Part; 10] = [
-        Part::Bpf,
+    pub(crate) const EXTENDED: [Part; 8] = [
         Part::Release,
         Part::Planted,
         Part::Fuzz,
@@ -58,7 +53,6 @@ impl Part {
         Part::Tour,
         Part::Upgrade,
         Part::Ipvs,
-        Part::Accelerator,
         Part::Packages,
     ];
 
@@ -77,9 +71,7 @@ impl Part {
             Part::Guides => "guides",
             Part::Tour => "tour",
             Part::Upgrade => "upgrade",
-            Part::Bpf => "bpf",
             Part::Ipvs => "ipvs",
-            Part::Accelerator => "accelerator",
             Part::Packages => "packages",
         }
     }
@@ -101,11 +93,7 @@ impl Part {
             Part::Guides => "the commands of README and guides work with the release build",
             Part::Tour => "the tour of `cargo xtask demo` ends well with the release build",
             Part::Upgrade => "a rolling upgrade under load fails no connection, in both orders",
-            Part::Bpf => "the eBPF object is what clang makes of its source",
             Part::Ipvs => "mode ipvs works on a kernel that has it, in a virtual machine",
-            Part::Accelerator => {
-                "the eBPF accelerator works on Debian's kernels 6.1 and 6.12, in virtual machines"
-            }
             Part::Packages => "the packages of profile quick are complete, install and run",
         }
     }
@@ -131,9 +119,7 @@ impl Part {
             Part::Guides => guides(),
             Part::Tour => tour(),
             Part::Upgrade => upgrade(),
-            Part::Bpf => bpf::compile(true),
             Part::Ipvs => ipvs::run(),
-            Part::Accelerator => accelerator::run(),
             Part::Packages => packages(),
         }
     }
@@ -338,8 +324,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
             Part::Planted => tools::ensure(&[tools::NEXTEST], options.install)?,
             Part::Test | Part::Guides | Part::Upgrade => tools::ensure(&tools::TESTS, options.install)?,
-            Part::Bpf => tools::ensure(&[tools::CLANG], options.install)?,
-            Part::Ipvs | Part::Accelerator => {
+            Part::Ipvs => {
                 tools::ensure(&tools::TESTS, options.install)?;
                 tools::ensure(&[tools::QEMU], options.install)?;
             }

@@ -358,28 +358,6 @@ pub(crate) const IMAGE: [Tool; 5] = [
     },
 ];
 
-/// Compiles the eBPF program: the version is part of what the object's bytes depend on. The libraries are those of LLVM.
-pub(crate) const CLANG: Tool = Tool {
-    program: "clang-14",
-    also: &["llvm-strip-14"],
-    version_words: &["--version"],
-    source: Source::Unpacked {
-        packages: &[
-            "clang-14",
-            "llvm-14",
-            "libclang-cpp14",
-            "libllvm14",
-            "libbsd0",
-            "libedit2",
-            "libicu72",
-            "libmd0",
-            "libxml2",
-            "libz3-4",
-        ],
-        at_least: Version([14, 0, 6]),
-    },
-};
-
 /// Boots kernels that have what this machine's has not: emulated, so that it needs no right. The libraries are those of
 /// displays, sound and storage that the program is linked with and that no test uses; busybox is the rest of the system.
 pub(crate) const QEMU: Tool = Tool {

@@ -9,14 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::Stop;
 use crate::{report, shell, tools};
 
 /// Depends on the package of Debian's current kernel. Its kernels for clouds are small and have what tests need.
-pub(crate) const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
+const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
 /// How long a machine may run: boot, tests and power-off.
 const TIMEOUT: Duration = Duration::from_secs(240);
 /// Modules of nftables and of virtual interfaces, besides those that these need.
@@ -113,14 +113,16 @@ pub(crate) fn kernel(folder: &Path) -> Result<(PathBuf, String), Stop> {
     if let Some(found) = found() {
         return Ok(found);
     }
-    let package = kernel_package(shell::program("apt-cache").args(["depends", KERNEL_PACKAGE]))?;
+    let package = kernel_package()?;
     tools::unpack(&[package.as_str()])?;
     found().ok_or_else(|| Stop::Failed(format!("{package} has no kernel for clouds")))
 }
 
 /// The package that [`KERNEL_PACKAGE`] depends on, by what apt-cache says.
-pub(crate) fn kernel_package(ask: &mut Command) -> Result<String, Stop> {
-    let listing = shell::capture(ask, "apt-cache", "only Debian's packages are known")?;
+fn kernel_package() -> Result<String, Stop> {
+    let mut ask = shell::program("apt-cache");
+    ask.args(["depends", KERNEL_PACKAGE]);
+    let listing = shell::capture(&mut ask, "apt-cache", "only Debian's packages are known")?;
     let package = listing.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
     match package.map(str::trim).filter(|package| package.starts_with("linux-image-")) {
         Some(package) => Ok(package.to_owned()),
@@ -131,7 +133,7 @@ pub(crate) fn kernel_package(ask: &mut Command) -> Result<String, Stop> {
 /// The files of the modules, each after those that it needs.
 pub(crate) fn modules(folder: &Path, version: &str, wanted: &[&str]) -> Result<Vec<PathBuf>, Stop> {
     let place = folder.join("lib/modules").join(version);
-    let mut depmod = shell::program(tools::unpacked().join("bin/busybox"));
+    let mut depmod = shell::program(folder.join("bin/busybox"));
     let what = "listing what kernel modules need";
     shell::run(depmod.args(["depmod", "-b"]).arg(folder).arg(version), what, "see the output above")?;
     let listing = String::from_utf8_lossy(&read(&place.join("modules.dep"))?).into_owned();
@@ -175,7 +177,7 @@ pub(crate) fn init(modules: &[PathBuf], commands: &str) -> String {
     format!(
         "#!/bin/busybox sh\n\
          b=/bin/busybox\n\
-         $b mkdir -p /proc /sys /dev /tmp /run /mnt\n\
+         $b mkdir -p /proc /sys /dev /tmp /run\n\
          $b mount -t proc proc /proc\n\
          $b mount -t sysfs sys /sys\n\
          $b mount -t devtmpfs dev /dev\n\
@@ -194,12 +196,9 @@ pub(crate) fn boot(kernel: &Path, archive: &Path) -> Result<(), Stop> {
     for place in ["qemu", "seabios"] {
         qemu.arg("-L").arg(share.join(place));
     }
-    // Without CMPXCHG16B: Linux 6.12 died in its allocator right after one, with wrong flags, in QEMU 7.2.
     qemu.args([
         "-M",
         "pc",
-        "-cpu",
-        "qemu64,-cx16",
         "-accel",
         "tcg",
         "-smp",

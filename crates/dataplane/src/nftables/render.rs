@@ -36,7 +36,7 @@ pub use incremental::{RenderedChange, Renderer};
 pub use initial_load::{initial_load, render_to_compare};
 pub use set_sizes::{MAX_COUNTED_PAIRS, SetSizes};
 pub use sets::{ClientScope, FrontendLookup, SetName, TABLE, table_id};
-pub(crate) use weighted_slots::{slots, slots_per_endpoint};
+pub(crate) use weighted_slots::slots_per_endpoint;
 
 use elements::{RenderedElements, render_service};
 use rules::Rules;

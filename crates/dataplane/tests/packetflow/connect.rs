@@ -96,12 +96,7 @@ fn connect(packet: &FirstPacket, patience: Duration) -> Seen {
 
 /// Connects from whatever address, and hears who answered; the connection stays.
 pub(crate) fn open(to: SocketAddr) -> std::io::Result<(SocketAddr, TcpStream)> {
-    open_within(to, Duration::from_secs(2))
-}
-
-/// The same with another time to connect.
-pub(crate) fn open_within(to: SocketAddr, time: Duration) -> std::io::Result<(SocketAddr, TcpStream)> {
-    let mut stream = TcpStream::connect_timeout(&to, time)?;
+    let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
     let told = first_line(&mut stream)?;
     match told.split_once(' ').and_then(|(own, _)| own.parse().ok()) {
         Some(endpoint) => Ok((endpoint, stream)),

@@ -80,16 +80,7 @@ fn check(scenario: &Scenario, flow: &Flow, seen: &BTreeMap<Seen, usize>) {
 }
 
 /// Programs the kernel with each case and connects for each flow, so often for each endpoint at least.
-pub(crate) fn packets_fare_as_the_cases_say(least: usize, program: impl FnMut(&Scenario)) {
-    each_packet_fares_as_the_cases_say(least, program, |_, _, send| send());
-}
-
-/// The same, with something done before and after each flow, or instead of it.
-pub(crate) fn each_packet_fares_as_the_cases_say(
-    least: usize,
-    mut program: impl FnMut(&Scenario),
-    mut around: impl FnMut(&Scenario, &Flow, &dyn Fn()),
-) {
+pub(crate) fn packets_fare_as_the_cases_say(least: usize, mut program: impl FnMut(&Scenario)) {
     let scenarios = case::scenarios();
     let own: Vec<IpAddr> = case::texts(&scenarios[0].value["config"]["nodeLocalAddresses"])
         .iter()
@@ -100,7 +91,7 @@ pub(crate) fn each_packet_fares_as_the_cases_say(
         site.prepare(scenario, &own);
         program(scenario);
         for flow in &scenario.flows {
-            around(scenario, flow, &|| check(scenario, flow, &site.try_flow(flow, &own)));
+            check(scenario, flow, &site.try_flow(flow, &own));
         }
     }
 }

@@ -12,7 +12,6 @@ use plan::forward::NodePortRange;
 use serde_json::Value;
 
 use super::file::{API_VERSION, Configuration, KIND};
-use crate::accelerator::AcceleratorFlags;
 use crate::dns::DnsFlags;
 use cluster::Connection;
 use cluster::admin_server::access::AdminAccessArgs;
@@ -69,8 +68,6 @@ pub struct NodeFlags {
     /// --subset-slices
     #[arg(long)]
     pub watch_own_zone: bool,
-    #[command(flatten)]
-    pub accelerator: AcceleratorFlags,
     #[command(flatten)]
     pub dns: DnsFlags,
     #[command(flatten)]

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,6 @@ use dataplane::nftables::render::{MAX_COUNTED_PAIRS, protocol_of};
 use model::{Family, Protocol};
 
 use super::PERIOD;
-use super::accelerated_flows::AcceleratedFlows;
 
 /// Interval between dumps of open connections, which walk the whole conntrack table.
 const DUMP_INTERVAL: Duration = Duration::from_secs(30);
@@ -62,14 +60,6 @@ pub enum ConnectionSource {
     Conntrack,
 }
 
-/// What is counted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CountedConnections {
-    pub source: ConnectionSource,
-    /// Where the eBPF accelerator is pinned, if it is on.
-    pub accelerated: Option<PathBuf>,
-}
-
 /// Counts since the last update of the metrics.
 #[derive(Debug, Default)]
 pub(super) struct TrafficCounts {
@@ -88,21 +78,9 @@ pub(super) struct TrafficCounts {
 }
 
 impl TrafficCounts {
-    fn add(
-        &mut self,
-        account: &AccountedEntry,
-        growth: Growth,
-        source: ConnectionSource,
-        accelerated: Option<SocketAddr>,
-    ) {
+    fn add(&mut self, account: &AccountedEntry, growth: Growth, source: ConnectionSource) {
         let flow = &account.entry;
         let Some(protocol) = protocol_of(flow.protocol) else { return };
-        if let Some(frontend) = accelerated {
-            // Its connection is counted by the accelerator.
-            let pair = FlowPair { protocol, frontend, endpoint: flow.dst };
-            self.dropped += u64::from(growth.bytes > 0 && !add(&mut self.bytes, pair, growth.bytes));
-            return;
-        }
         // Only translated flows can belong to a Service.
         if flow.dst == flow.reply_src {
             let pair = DirectPair { src: flow.src.ip(), dst: flow.dst.ip() };
@@ -241,16 +219,12 @@ pub struct TrafficReader {
     /// Values of the rule counters at the last read.
     last: Sums,
     flows: OpenFlows,
-    accelerated: AcceleratedFlows,
-    /// Flows that ended since the counters were read, with an accelerator.
-    ended_flows: Vec<AccountedEntry>,
     source: ConnectionSource,
 }
 
 impl TrafficReader {
     /// Earlier counts are not counted again.
-    pub(super) fn new(clock: &Clock, kernel: Box<dyn TrafficKernel>, counted: CountedConnections) -> Self {
-        let CountedConnections { source, accelerated } = counted;
+    pub(super) fn new(clock: &Clock, kernel: Box<dyn TrafficKernel>, source: ConnectionSource) -> Self {
         let mut reader = Self {
             kernel,
             clock: clock.clone(),
@@ -260,8 +234,6 @@ impl TrafficReader {
             ipvs: (source == ConnectionSource::Ipvs).then(ServerCounters::open).flatten(),
             last: Sums::new(),
             flows: OpenFlows::default(),
-            accelerated: AcceleratedFlows::new(accelerated),
-            ended_flows: Vec::new(),
             source,
         };
         let mut before = TrafficCounts::default();
@@ -290,14 +262,13 @@ impl TrafficReader {
         // The dump itself must not hold the lock.
         let lost_events = u64::from(matches!(heard, Err(NetlinkError::Lost)));
         let mut new = TrafficCounts { lost_events, ..TrafficCounts::default() };
-        self.ended_flows.append(&mut ended);
+        for account in ended {
+            let growth = self.flows.ended(&account);
+            new.add(&account, growth, self.source);
+        }
         if is_count_due {
             self.counted_at = self.clock.now();
             self.read_counts(&mut new);
-        }
-        // Which of them are accelerated is known once its counters are read.
-        if is_count_due || !self.accelerated.is_on() || self.ended_flows.len() >= MAX_PAIRS {
-            self.count_ended(&mut new);
         }
         if is_dump_due {
             self.dumped_at = self.clock.now();
@@ -332,33 +303,20 @@ impl TrafficReader {
             new.dropped += u64::from(!add(&mut new.connections, pair, count));
         }
         self.last = now;
-        for (pair, count) in self.accelerated.read() {
-            new.dropped += u64::from(!add(&mut new.connections, pair, count));
-        }
-    }
-
-    fn count_ended(&mut self, new: &mut TrafficCounts) {
-        for account in std::mem::take(&mut self.ended_flows) {
-            let growth = self.flows.ended(&account);
-            let frontend = frontend(&mut self.accelerated, &account, growth, true);
-            new.add(&account, growth, self.source, frontend);
-        }
     }
 
     fn dump_open(&mut self, new: &mut TrafficCounts) {
         let (mut is_complete, mut unaccounted) = (true, 0_u64);
         for family in [Family::V4, Family::V6] {
-            let (flows, source, accelerated) = (&mut self.flows, self.source, &mut self.accelerated);
+            let (flows, source) = (&mut self.flows, self.source);
             let dumped = self.kernel.open(family, &mut |account| {
                 unaccounted += u64::from(account.bytes.is_none());
                 let growth = flows.open(&account);
-                let frontend = frontend(accelerated, &account, growth, false);
-                new.add(&account, growth, source, frontend);
+                new.add(&account, growth, source);
             });
             is_complete &= matches!(dumped, Ok(DumpStatus::Complete));
         }
         self.flows.dumped(is_complete);
-        self.accelerated.dumped(|key| self.flows.counted.contains_key(&key));
         new.unaccounted = Some(unaccounted);
     }
 }
@@ -424,21 +382,8 @@ impl TrafficCounts {
     }
 }
 
-/// The frontend of a flow that the accelerator connected.
-fn frontend(
-    accelerated: &mut AcceleratedFlows,
-    account: &AccountedEntry,
-    growth: Growth,
-    has_ended: bool,
-) -> Option<SocketAddr> {
-    let flow = &account.entry;
-    let may_be = flow.dst == flow.reply_src && protocol_of(flow.protocol) == Some(Protocol::Tcp);
-    let is_new = growth.connections > 0;
-    may_be.then(|| accelerated.frontend(flow_key(account), flow.dst, is_new, has_ended))?
-}
-
 /// Increases of counters. A counter that is lower than before expired and restarted.
-pub(super) fn since<'a>(last: &'a Sums, now: &'a Sums) -> impl Iterator<Item = (FlowPair, u64)> + 'a {
+fn since<'a>(last: &'a Sums, now: &'a Sums) -> impl Iterator<Item = (FlowPair, u64)> + 'a {
     now.iter().filter_map(|(pair, count)| {
         let before = last.get(pair).copied().filter(|before| before <= count).unwrap_or(0);
         (*count > before).then_some((*pair, count - before))

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use cluster::object_name::ObjectName;
 use model::forward::FirstPacket;
-use node::accelerator::Accelerate;
 use node::config::flags::{GateList, parse_gates};
 use plan::dns::{DnsName, DnsQueryType};
 
@@ -149,8 +148,4 @@ pub struct TracePacket {
     /// Evaluate the rules in the kernel of this machine; requires NET_ADMIN
     #[arg(long)]
     pub live: bool,
-    /// Say which TCP sockets a node proxy with this --accelerate would connect by eBPF; with --live, the running one is
-    /// asked
-    #[arg(long, value_name = "WHEN", default_value = "off")]
-    pub accelerate: Accelerate,
 }

@@ -1,9 +1,8 @@
 //! `zoneward cleanup`: removes the rules of node proxies, ours and kube-proxy's, and lists them.
 //!
-//! nftables and pinned eBPF programs are accessed directly. iptables, ipset and IPVS have no stable interface, so their programs are used if
+//! nftables is accessed directly. iptables, ipset and IPVS have no stable interface, so their programs are used if
 //! installed; remaining rules are reported.
 
-mod accelerator;
 mod iptables;
 pub(super) mod ipvs;
 mod nftables;
@@ -129,7 +128,6 @@ pub fn run(args: &Cleanup) -> Result<bool> {
             nftables::report_rest(&mut report);
         }
     }
-    accelerator::remove(args.dry_run, &mut report);
     remove_resolver_config(args.dry_run, &mut report);
     report.running.iter().for_each(|proxy| eprintln!("warning: {proxy}"));
     match args.output.format {

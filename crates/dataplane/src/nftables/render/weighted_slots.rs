@@ -15,7 +15,7 @@ pub(super) fn slot_count(set: &EndpointSet) -> usize {
 }
 
 /// The index of the endpoint of each slot.
-pub(crate) fn slots(set: &EndpointSet) -> impl Iterator<Item = usize> {
+pub(super) fn slots(set: &EndpointSet) -> impl Iterator<Item = usize> {
     let counts = (!set.is_even()).then(|| slots_per_endpoint(set, slot_count(set)));
     (0..set.endpoints.len()).flat_map(move |index| {
         let count = counts.as_ref().map_or(1, |counts| counts[index]);

@@ -4,7 +4,6 @@
 //! from the forwarding table; a difference between the two is reported.
 
 pub(crate) mod parse;
-mod socket;
 #[cfg(test)]
 mod tests;
 
@@ -29,10 +28,8 @@ use serde_json::{Value, json};
 
 use crate::cli::{Format, TracePacket};
 use cluster::input::LoadedObjects;
-use node::accelerator::Accelerate;
 use node::{NodeChoice, NodeWorld};
 use output::{notices_text, print_text, print_value};
-use socket::SocketPaths;
 
 /// The share of one slot in the smallest table of unequal shares.
 const ONE_SLOT: f64 = 1.0 / 256.0;
@@ -48,7 +45,7 @@ pub fn run(args: &TracePacket) -> Result<bool> {
     loaded.notices.append(&mut node.notices);
     let scheduler = choice.ipvs_scheduler().parse().context("ipvs.scheduler")?;
     let mut backend = if args.live { live(&node)? } else { offline(&node, scheduler)? };
-    let traces = trace(&packets, &mut *backend, &node, &loaded, socket_paths(args, &node)?.as_ref())?;
+    let traces = trace(&packets, &mut *backend, &node, &loaded)?;
     match args.output.format {
         Format::Table => {
             let text: Vec<String> = traces.iter().map(|t| t.text(&choice.name)).collect();
@@ -64,15 +61,6 @@ pub fn run(args: &TracePacket) -> Result<bool> {
         }
     }
     Ok(!loaded.unreadable && traces.iter().all(|t| t.differs.is_none()))
-}
-
-/// The accelerator, where there is one.
-fn socket_paths(args: &TracePacket, node: &NodeWorld) -> Result<Option<SocketPaths>> {
-    match args.live {
-        true => Ok(SocketPaths::live()),
-        false if args.accelerate == Accelerate::On => Ok(Some(SocketPaths::planned(&node.table)?)),
-        false => Ok(None),
-    }
 }
 
 fn packets(args: &TracePacket) -> Result<Vec<forward::FirstPacket>> {
@@ -141,12 +129,9 @@ fn trace<'a>(
     backend: &mut dyn NodeBackend,
     node: &'a NodeWorld,
     loaded: &LoadedObjects,
-    sockets: Option<&SocketPaths>,
 ) -> Result<Vec<Trace<'a>>> {
     let all = backend.trace(packets, &node.table.node.addresses)?;
-    let explained =
-        packets.iter().zip(all).map(|(packet, traced)| explain(packet, traced, node, loaded, sockets));
-    Ok(explained.collect())
+    Ok(packets.iter().zip(all).map(|(packet, traced)| explain(packet, traced, node, loaded)).collect())
 }
 
 fn explain<'a>(
@@ -154,7 +139,6 @@ fn explain<'a>(
     traced: PacketTrace,
     node: &'a NodeWorld,
     loaded: &LoadedObjects,
-    sockets: Option<&SocketPaths>,
 ) -> Trace<'a> {
     let decision = node.table.decide(packet);
     let is_ipvs = node.table.node.mode == ForwardingMode::Ipvs;
@@ -163,8 +147,6 @@ fn explain<'a>(
     let mut why = reasons(&decision, node, loaded);
     let localhost = explain_localhost_node_port(packet, &node.table, &node.config);
     why.extend(localhost.map(|detail| ("localhost node port".to_owned(), detail)));
-    let socket = sockets.and_then(|sockets| sockets.explain(packet, &decision, &node.table.node));
-    why.extend(socket.map(|detail| ("socket".to_owned(), detail)));
     why.extend(traced.steps.iter().map(|step| (step.rule.clone(), step.detail.clone())));
     if let Some(difference) = &differs {
         why.push(("disagreement".to_owned(), difference.clone()));

@@ -126,8 +126,8 @@ proptest! {
         let (node, read) = offline(&world, snapshot(&world));
         prop_assert_eq!(&node.table, live.forwarder.table());
         prop_assert_eq!(&node.config, live.forwarder.config());
-        let by_files = trace(&packets, &mut *super::offline(&node, Default::default()).unwrap(), &node, &read, None).unwrap();
-        let by_kernel = trace(&packets, &mut live.backend, &node, &read, None).unwrap();
+        let by_files = trace(&packets, &mut *super::offline(&node, Default::default()).unwrap(), &node, &read).unwrap();
+        let by_kernel = trace(&packets, &mut live.backend, &node, &read).unwrap();
         for (by_files, by_kernel) in by_files.iter().zip(&by_kernel) {
             let packet = by_files.packet;
             prop_assert_eq!(&by_files.differs, &None, "{:?}", packet);
