@@ -1,10 +1,6 @@
 //! Which flows a pass deletes, by the shared cases and with a kernel that is disturbed, old or both.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
-
-#[path = "sample/conntrack_entries.rs"]
-mod flows;
-
+use crate::flows;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 

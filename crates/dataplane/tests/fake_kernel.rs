@@ -1,12 +1,7 @@
 //! The fake kernel behaves: it keeps what it is sent, refuses what the kernel refuses, and follows packets.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
-
-#[path = "sample/refusals.rs"]
-mod refusals;
-#[path = "sample/ruleset.rs"]
-mod sample;
-
+use crate::refusals;
+use crate::sample;
 use std::net::SocketAddr;
 
 use dataplane::backend::TracedVerdict;

@@ -1,21 +1,11 @@
 //! The ipvs backend on fake kernels, which got the very bytes that the real ones would get: the packet-flow cases,
 //! agreement with the table's own decision for random clusters, and what happens to virtual servers over time.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
+pub(crate) mod service;
 
-#[path = "packetflow/addresses.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod addresses;
-#[path = "packetflow/case.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod case;
-#[path = "ipvs/service.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod service;
-#[path = "packetflow/world.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod world;
-
+use crate::packetflow::addresses;
+use crate::packetflow::case;
+use crate::packetflow::world;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};

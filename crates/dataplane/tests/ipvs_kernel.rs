@@ -2,56 +2,17 @@
 //! packet-flow cases and of random clusters, sent for real, every scheduler, and what happens to connections when
 //! endpoints go, the proxy restarts and its rules are cleaned up.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
-
-#[path = "packetflow/addresses.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod addresses;
-#[path = "packetflow/case.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod case;
-#[path = "packetflow/connect.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod connect;
-#[path = "ipvs/lifetime.rs"]
 mod lifetime;
-#[path = "ipvs/machine.rs"]
 mod machine;
-#[path = "ipvs/moves.rs"]
 mod moves;
-#[path = "packetflow/net.rs"]
-mod net;
-#[path = "kernel/runner.rs"]
-mod runner;
-#[path = "packetflow/sctp.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod sctp;
-#[path = "ipvs/service.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod service;
-#[path = "packetflow/site.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod site;
-#[path = "packetflow/traffic.rs"]
-mod traffic;
-#[path = "kernel/namespace.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod user_namespace;
-#[path = "packetflow/world.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod world;
 
-/// A network namespace of its own, and no user namespace: IPVS is for root alone.
-mod namespace {
-    pub(crate) use super::user_namespace::{run, run_with};
-
-    pub(crate) fn enter() {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-        run("ip", &["link", "set", "lo", "up"]);
-    }
-}
-
-use std::process::ExitCode;
+use crate::ipvs::service;
+use crate::namespace;
+use crate::packetflow::connect;
+use crate::packetflow::net;
+use crate::packetflow::site;
+use crate::packetflow::traffic;
+use crate::packetflow::world;
 
 use dataplane::backend::NodeBackend;
 use model::forward::{FirstPacket, ForwardingMode, PacketVerdict};
@@ -64,16 +25,9 @@ use machine::{Machine, set_sysctls};
 use service::as_ipvs;
 use site::Site;
 
-const TESTS: &[runner::Test] = &[
-    ("packets_sent_for_real_fare_as_the_cases_say", packets_sent_for_real_fare_as_the_cases_say),
-    ("random_clusters_schedulers_weights_and_lifetimes", random_clusters_schedulers_weights_and_lifetimes),
-];
-
-fn main() -> ExitCode {
-    runner::run(TESTS)
-}
-
+#[test]
 fn packets_sent_for_real_fare_as_the_cases_say() {
+    namespace::enter_as_root();
     set_sysctls();
     let machine = Machine::default();
     let mut backend = machine.backend();
@@ -86,7 +40,9 @@ const CLUSTERS: usize = 8;
 const PACKETS: usize = 10;
 
 /// In one test: the namespaces around the node take longer to make than all of it.
+#[test]
 fn random_clusters_schedulers_weights_and_lifetimes() {
+    namespace::enter_as_root();
     let start = std::time::Instant::now();
     set_sysctls();
     let site = Site::new();

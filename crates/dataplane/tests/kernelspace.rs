@@ -1,23 +1,11 @@
 //! Mode kernelspace on the fake HNS: the objects of the packet-flow cases, packets, and random worlds with faults.
 
-#[path = "packetflow/addresses.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod addresses;
-#[path = "packetflow/any_backend.rs"]
-#[allow(clippy::unwrap_used, reason = "a test")]
-mod any_backend;
-#[path = "packetflow/case.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod case;
-#[path = "kernelspace/objects.rs"]
 mod objects;
-#[path = "kernelspace/rounds.rs"]
-#[allow(clippy::unwrap_used, reason = "a test")]
 mod rounds;
-#[path = "packetflow/world.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod world;
 
+use crate::packetflow::any_backend;
+use crate::packetflow::case;
+use crate::packetflow::world;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};

@@ -1,8 +1,6 @@
 //! kube-proxy comes back over the chains of our mode iptables, and cleans them up: what it leaves is removed, and nothing
 //! of kube-proxy's.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
-
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 

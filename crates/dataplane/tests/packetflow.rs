@@ -1,21 +1,19 @@
 //! Packets on the fake kernel, which got the very bytes that the real one would get: the packet-flow cases, and
 //! agreement with the table's own decision for random clusters.
 
-#[path = "packetflow/addresses.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod addresses;
-#[path = "packetflow/any_backend.rs"]
-#[allow(clippy::unwrap_used, reason = "a test")]
-mod any_backend;
-#[path = "packetflow/backend.rs"]
-#[allow(clippy::unwrap_used, reason = "a test")]
-mod backend;
-#[path = "packetflow/case.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod case;
-#[path = "packetflow/world.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod world;
+pub(crate) mod addresses;
+pub(crate) mod any_backend;
+pub(crate) mod backend;
+pub(crate) mod case;
+pub(crate) mod connect;
+pub(crate) mod iptables_backend;
+pub(crate) mod net;
+pub(crate) mod node;
+pub(crate) mod sctp;
+#[allow(dead_code, reason = "tests of other crates use the rest of it")]
+pub(crate) mod site;
+pub(crate) mod traffic;
+pub(crate) mod world;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

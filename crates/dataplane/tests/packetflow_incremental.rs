@@ -1,14 +1,7 @@
 //! Any sequence of changes leaves what a fresh start would make.
 
-#[path = "packetflow/addresses.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod addresses;
-#[path = "packetflow/node.rs"]
-mod node;
-#[path = "packetflow/world.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod world;
-
+use crate::packetflow::node;
+use crate::packetflow::world;
 use std::collections::BTreeSet;
 
 use dataplane::nftables::apply::{apply_diff_at_once, initial_load_groups, load, read_and_compare};

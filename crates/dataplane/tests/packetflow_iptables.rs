@@ -1,22 +1,9 @@
 //! Packets of mode iptables through the very text that iptables-restore would get: the packet-flow cases, and agreement
 //! with the table's own decision for random clusters.
 
-#[path = "packetflow/addresses.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod addresses;
-#[path = "packetflow/any_backend.rs"]
-#[allow(clippy::unwrap_used, reason = "a test")]
-mod any_backend;
-#[path = "packetflow/case.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod case;
-#[path = "packetflow/iptables_backend.rs"]
-#[allow(clippy::unwrap_used, reason = "a test")]
-mod iptables_backend;
-#[path = "packetflow/world.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod world;
-
+use crate::packetflow::case;
+use crate::packetflow::iptables_backend;
+use crate::packetflow::world;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,5 @@
 //! What is encoded decodes to the same, for any change; and no bytes make the decoder panic.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
-
 use std::num::NonZeroU64;
 
 use dataplane::nfnetlink::wire::messages;

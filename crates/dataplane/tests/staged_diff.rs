@@ -1,12 +1,6 @@
 //! What is too long for one transaction goes in parts, and after each of them every Service is as before or as after.
 
-#[path = "packetflow/addresses.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod addresses;
-#[path = "packetflow/world.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod world;
-
+use crate::packetflow::world;
 use std::net::SocketAddr;
 
 use dataplane::backend::TracedVerdict;

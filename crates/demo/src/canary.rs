@@ -23,7 +23,7 @@ const SERVICE: &str = "cart";
 pub const VERSIONS: [(&str, u32); 2] = [("v1", 90), ("v2", 10)];
 /// Requests per client.
 const REQUESTS: u32 = 300;
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// From a zone, to a version, to a zone.
 pub type ByVersion<T> = BTreeMap<String, BTreeMap<String, BTreeMap<String, T>>>;
@@ -170,7 +170,7 @@ async fn until_sidecar_ready(cluster: &DemoCluster, client: &str) -> Result<()> 
             return Ok(());
         }
         if cluster.clock().since(start) > TIMEOUT {
-            bail!("the sidecar of {client} was not ready within 30 s: see its log");
+            bail!("the sidecar of {client} was not ready within 60 s: see its log");
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

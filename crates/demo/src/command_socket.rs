@@ -17,7 +17,7 @@ use tokio::net::{UnixListener, UnixStream};
 use super::demo_cluster::DemoCluster;
 use super::protocol::ProcessRestart;
 use super::report::Console;
-use super::{closed_loop, exec, scale, traffic, upgrade};
+use super::{closed_loop, scale, traffic, upgrade};
 
 /// Limits on the size of a request and on the time that it takes to arrive.
 const MAX_REQUEST_BYTES: u64 = 16 << 10;
@@ -49,13 +49,14 @@ pub enum DemoResponse {
     Failed(String),
 }
 
-fn socket(folder: &Path) -> PathBuf {
+/// The socket of the demo in a data directory.
+pub fn path(folder: &Path) -> PathBuf {
     folder.join("demo.sock")
 }
 
 /// Runs until it is dropped. Prints the closing text once commands are served.
 pub async fn run(cluster: &mut DemoCluster, console: &Console, closing: &str) -> Result<()> {
-    let path = socket(&cluster.folder);
+    let path = path(&cluster.folder);
     let listener = UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()))?;
     cluster.write_state()?;
     console.print(closing);
@@ -120,11 +121,7 @@ impl StepWriter<'_> {
 /// Sends a request to the demo that runs in a data directory. Steps go to standard error. Returns text, value and
 /// whether it succeeded.
 pub fn send(folder: &Path, request: &DemoRequest) -> Result<(String, Value, bool)> {
-    exec::check_owner(folder)?;
-    if !exec::is_running(folder) {
-        bail!(exec::not_running(folder));
-    }
-    let mut stream = StdStream::connect(socket(folder))
+    let mut stream = StdStream::connect(path(folder))
         .context("the demo is still starting: wait until it prints that it keeps running")?;
     let line = serde_json::to_string(request).context("writing the request")? + "\n";
     stream.write_all(line.as_bytes()).context("sending the request")?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clock::Clock;
+use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
 use model::random::Random;
@@ -33,7 +34,7 @@ use cluster::supervisor;
 use cluster::{Connection, Informer, ObjectKind, WatchCache, WatchSpec};
 
 const WATCHED: [ObjectKind; 4] = [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Node, ObjectKind::Pod];
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time without changes after which all components have seen the last one.
 const QUIET_PERIOD: Duration = Duration::from_secs(1);
@@ -55,6 +56,7 @@ pub struct DemoCluster {
     /// Pids of node proxies and sidecars, by node or pod.
     processes: BTreeMap<String, i32>,
     clock: Clock,
+    started: Timestamp,
 }
 
 impl DemoCluster {
@@ -85,6 +87,7 @@ impl DemoCluster {
             pods: BTreeMap::new(),
             threads: BTreeMap::new(),
             processes: BTreeMap::new(),
+            started: clock.timestamp(),
             clock,
         })
     }
@@ -288,7 +291,7 @@ impl DemoCluster {
         let start = self.clock.now();
         while !(self.mirror.has_listed(&WATCHED) && done(self.mirror.snapshot())) {
             let left = TIMEOUT.checked_sub(self.clock.since(start));
-            let left = left.with_context(|| format!("timed out after 30 s waiting for {what}"))?;
+            let left = left.with_context(|| format!("timed out after 60 s waiting for {what}"))?;
             // The next iteration reports the timeout.
             let _ = tokio::time::timeout(left, self.follow()).await;
         }
@@ -314,7 +317,7 @@ impl DemoCluster {
                 }
                 if self.clock.since(start) > TIMEOUT {
                     bail!(
-                        "node {} did not program its rules within 30 s: see {}/logs/{}.log",
+                        "node {} did not program its rules within 60 s: see {}/logs/{}.log",
                         node.name,
                         self.folder.display(),
                         node.name
@@ -463,12 +466,13 @@ impl DemoCluster {
         Ok(())
     }
 
-    /// Writes the state that `demo exec` reads.
+    /// Writes the state that commands for a running demo read.
     pub fn write_state(&self) -> Result<()> {
         let nodes = layout::nodes().into_iter().map(|node| (node.name.clone(), node.name));
         let pods = self.pods.values().map(|pod| (pod.name.clone(), pod.node.name.clone()));
         let nodes: BTreeMap<String, String> = nodes.chain(pods).collect();
         let state = json!({
+            "demo": std::process::id(), "started": self.started.to_string(),
             "pid": self.namespaces.pid(), "api": self.api.id(), "threads": self.threads,
             "nodes": nodes, "processes": self.processes,
         });

@@ -14,6 +14,7 @@
 mod canary;
 mod closed_loop;
 mod command_socket;
+mod data_dir;
 mod demo_cluster;
 mod deviation;
 mod exec;
@@ -32,7 +33,7 @@ mod upgrade;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use clock::Clock;
 use model::Family;
@@ -40,6 +41,7 @@ use serde_json::json;
 
 use cluster::ObjectKind;
 use cluster::signals::Signals;
+use data_dir::DataDir;
 use demo_cluster::DemoCluster;
 use objects::MECHANISMS;
 use output::{Format, OutputArgs};
@@ -58,7 +60,7 @@ pub struct DemoArgs {
     /// Build the cluster without running the steps; use with --keep for experiments
     #[arg(long)]
     pub bare: bool,
-    /// Directory for data and logs; must be empty or missing [default: a temporary directory]
+    /// Directory for data and logs; must be empty or missing [default: a temporary directory of its own]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// Address family of connections
@@ -128,7 +130,7 @@ Examples:
 /// Flags that commands for a running demo share.
 #[derive(Debug, Args)]
 pub struct RunningDemoArgs {
-    /// Data directory of the demo [default: that of `zoneward demo`]
+    /// Data directory of the demo; required if several are running [default: that of the running demo]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -138,7 +140,7 @@ pub struct RunningDemoArgs {
 impl RunningDemoArgs {
     /// Sends a request to the running demo and prints its response, with more text below the table.
     fn request(&self, request: &command_socket::DemoRequest, closing: &str) -> Result<bool> {
-        let folder = self.data_dir.clone().unwrap_or_else(default_data_dir);
+        let folder = data_dir::of_running_demo(self.data_dir.as_deref(), Clock::system().timestamp())?;
         let (text, value, succeeded) = command_socket::send(&folder, request)?;
         match self.output.format {
             Format::Table => print_text(&format!("{text}{closing}"))?,
@@ -162,7 +164,7 @@ pub struct ExecArgs {
     /// Node or pod, such as node-a1 or client-b1
     #[arg(value_name = "NODE|POD")]
     pub target: String,
-    /// Data directory of the demo [default: that of `zoneward demo`]
+    /// Data directory of the demo; required if several are running [default: that of the running demo]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// Command to run
@@ -182,7 +184,8 @@ pub fn run(args: &DemoArgs) -> Result<bool> {
     match &args.command {
         Some(DemoCommand::NamespaceHost(args)) => namespace_host::run(&args.api_socket).map(|()| true),
         Some(DemoCommand::Exec(exec)) => {
-            exec::run(&exec.data_dir.clone().unwrap_or_else(default_data_dir), &exec.target, &exec.command)
+            let folder = data_dir::of_running_demo(exec.data_dir.as_deref(), Clock::system().timestamp())?;
+            exec::run(&folder, &exec.target, &exec.command)
         }
         Some(DemoCommand::Traffic(traffic)) => traffic::run(traffic),
         Some(DemoCommand::Scale(scale)) => scale::run(scale),
@@ -214,18 +217,12 @@ pub fn client_names() -> Vec<String> {
     layout::ZONES.map(str::to_owned).into_iter().chain(nodes).chain(clients).collect()
 }
 
-/// One per user, so that `demo exec` finds it.
-fn default_data_dir() -> PathBuf {
-    std::env::temp_dir().join(format!("zoneward-demo-{}", nix::unistd::Uid::current()))
-}
-
 /// Starts the cluster, runs the steps and removes everything.
 async fn run_demo(args: &DemoArgs, clock: &Clock) -> Result<bool> {
-    let folder = args.data_dir.clone().unwrap_or_else(default_data_dir);
     let started = clock.now();
-    let owned = prepare(&folder, args.data_dir.is_none())?;
+    let folder = DataDir::claim(args.data_dir.as_deref())?;
     let mut signals = Signals::listen()?;
-    let mut cluster = DemoCluster::start(&folder, clock.clone()).await?;
+    let mut cluster = DemoCluster::start(&folder.path, clock.clone()).await?;
     let result = tokio::select! {
         biased;
         () = signals.wait() => Err(anyhow::anyhow!("interrupted")),
@@ -234,7 +231,7 @@ async fn run_demo(args: &DemoArgs, clock: &Clock) -> Result<bool> {
     let mut kept = Ok(());
     if result.is_ok() && args.keep {
         let console = Console::new(args.output.format == Format::Table);
-        let closing = closing(&cluster, args, &cluster.dashboard().await);
+        let closing = closing(&cluster, &folder, &cluster.dashboard().await);
         kept = tokio::select! {
             biased;
             () = signals.wait() => Ok(()),
@@ -243,25 +240,11 @@ async fn run_demo(args: &DemoArgs, clock: &Clock) -> Result<bool> {
     }
     cluster.stop().await?;
     let result = kept.and(result);
-    // After a failure, keep the logs.
-    if result.is_ok() && owned {
-        std::fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
+    match result {
+        Ok(succeeded) => folder.remove().map(|()| succeeded),
+        // After a failure, keep the logs.
+        Err(error) => Err(error.context(format!("see the logs in {}", folder.path.join("logs").display()))),
     }
-    result.map_err(|error| error.context(format!("see the logs in {}", folder.join("logs").display())))
-}
-
-/// Returns whether the data directory is removed at the end. The remains of an earlier demo are replaced.
-fn prepare(folder: &Path, owned: bool) -> Result<bool> {
-    exec::check_owner(folder)?;
-    if folder.join("namespaces.json").exists() && exec::is_running(folder) {
-        bail!("another demo is running in {}: stop it with Ctrl-C first", folder.display());
-    }
-    if owned && folder.join("logs").exists() {
-        std::fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
-    } else if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-        bail!("--data-dir {}: not empty; use an empty or missing directory", folder.display());
-    }
-    Ok(owned)
 }
 
 async fn run_steps(
@@ -364,16 +347,17 @@ async fn build(cluster: &mut DemoCluster, console: &Console) -> Result<()> {
 }
 
 /// Commands to try while the cluster keeps running.
-fn closing(cluster: &DemoCluster, args: &DemoArgs, dashboard: &str) -> String {
+fn closing(cluster: &DemoCluster, folder: &DataDir, dashboard: &str) -> String {
     let spill = cluster
         .address(&demo_cluster::key("web-spill"), Family::V4)
         .map(|to| to.to_string())
         .unwrap_or_default();
     let host = spill.trim_end_matches(":80");
     let [traffic, closed_loop, scale, exec] = ["traffic", "closed-loop", "scale", "exec"]
-        .map(|command| command_line(command, args.data_dir.as_deref()));
+        .map(|command| command_line(command, folder.flag.as_deref()));
     format!(
-        "\nThe dashboard is at {dashboard}\nIts costs are at {price} USD per GB between zones, as on AWS.\n\n\
+        "\nThe dashboard is at {dashboard}\nIts costs are at {price} USD per GB between zones, as on AWS.\n\
+         Data and logs are in {path}{beside}.\n\n\
          Everything keeps running until Ctrl-C. In another terminal:\n\n\
          Move demand to zone-c, and see traffic follow:\n  \
          {closed_loop}\n\n\
@@ -392,6 +376,8 @@ fn closing(cluster: &DemoCluster, args: &DemoArgs, dashboard: &str) -> String {
          The cluster itself:\n  \
          kubectl --kubeconfig {kubeconfig} get pods -o wide",
         price = demo_cluster::PRICE,
+        path = cluster.folder.display(),
+        beside = if folder.is_beside_another() { ", because another demo is running" } else { "" },
         program = program_name(),
         kubeconfig = cluster.kubeconfig.display(),
     )

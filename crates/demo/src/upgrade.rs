@@ -35,7 +35,7 @@ const GATEWAY_NODES: [&str; 2] = ["node-a1", "node-b1"];
 const GATEWAY_NUMBERS: [u8; 2] = [60, 61];
 /// Services that clients connect to.
 const TARGETS: [&str; 3] = ["web-prefersamezone", "shop", GATEWAY];
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
 /// `zoneward demo upgrade`
@@ -172,7 +172,7 @@ async fn replace_node_proxy(cluster: &mut DemoCluster, node: &DemoNode, program:
     let start = cluster.clock().now();
     while cluster.lease_renewed(&node.name).await? <= before {
         if cluster.clock().since(start) > TIMEOUT {
-            bail!("it did not sync within 30 s: see {}/logs/{}.log", cluster.folder.display(), node.name);
+            bail!("it did not sync within 60 s: see {}/logs/{}.log", cluster.folder.display(), node.name);
         }
         tokio::time::sleep(POLL).await;
     }
@@ -219,7 +219,7 @@ async fn start_gateway(cluster: &mut DemoCluster, pod: DemoPod, program: Option<
             break;
         }
         if cluster.clock().since(start) > TIMEOUT {
-            bail!("it was not ready within 30 s: see {}/logs/{log}", cluster.folder.display());
+            bail!("it was not ready within 60 s: see {}/logs/{log}", cluster.folder.display());
         }
         tokio::time::sleep(POLL).await;
     }

@@ -2,25 +2,15 @@
 //! deploy/ give to each role. The build takes minutes, so these are not part of the ordinary run:
 //! `cargo xtask test --extended --only packages`. They need root, as a container runtime does.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test that cannot go on ends here")]
-
-#[path = "packages/build.rs"]
-mod build;
-#[path = "image/container.rs"]
 mod container;
-#[path = "image/containerd.rs"]
 mod containerd;
-#[path = "image/iptables.rs"]
 mod iptables;
-#[path = "image/manifests.rs"]
 mod manifests;
-#[path = "image/node.rs"]
 mod node;
-#[path = "image/readers.rs"]
 mod readers;
-#[path = "image/roles.rs"]
 mod roles;
 
+use crate::packages::build;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,7 @@
 //! The packages of a real build, read, installed and run by the programs that users have. The build takes minutes, so these
 //! are not part of the ordinary run: `cargo xtask test --extended --only packages`.
 
-#[path = "packages/build.rs"]
-mod build;
+pub(crate) mod build;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -3,8 +3,8 @@
 //! ```text
 //! corpus/NAME/* -> target -> asserts: round trips, agreement of two implementations, bounds
 //!      ^              ^
-//!      |              +--- tests/corpus.rs, in every `cargo xtask test`, without a fuzzer
-//!      +---- libFuzzer (src/main.rs): 10 s each in `cargo xtask test --extended`, longer in `cargo xtask soak fuzz`
+//!      |              +--- tests/corpus.rs, in every `cargo xtask test`: the corpus, and changes of it, without a fuzzer
+//!      +---- libFuzzer (src/main.rs): `cargo xtask soak fuzz`
 //! ```
 //!
 //! A target panics if a property does not hold. Time and memory of one input are bounded by the fuzzer.

@@ -184,8 +184,14 @@ mod tests {
 
     use super::*;
 
+    /// An address of this process: clients, which connect from 127.0.0.1, take no port of it.
+    fn local() -> IpAddr {
+        let [low, high, ..] = std::process::id().to_le_bytes();
+        IpAddr::from([127, 79, high, low])
+    }
+
     fn spec(port: u16, number: u16) -> ListenerSpec {
-        let at = SocketAddr::from(([127, 0, 0, 1], port));
+        let at = SocketAddr::new(local(), port);
         ListenerSpec {
             at,
             kind: SocketUse::Connections(ListenerKind::Gateway { port: number }),
@@ -196,9 +202,9 @@ mod tests {
     #[tokio::test]
     async fn listeners_follow_the_wanted_set_and_a_port_in_use_is_retried() {
         let mut listeners = ListenerSet::new(Proxy::new(ProxyOptions::default(), ProxyTables::default()));
-        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let local = local();
+        let taken = TcpListener::bind((local, 0)).await.unwrap();
         let port = taken.local_addr().unwrap().port();
-        let local = IpAddr::from([127, 0, 0, 1]);
         let (first, second) = (ListenerId::Gateway(1, local), ListenerId::Gateway(2, local));
         let both = BTreeMap::from([(first, spec(0, 1)), (second, spec(port, 2))]);
         listeners.sync(&both).await;
@@ -214,6 +220,6 @@ mod tests {
         assert_eq!(listeners.open(), 1);
         listeners.close_all().await;
         assert_eq!(listeners.open(), 0);
-        TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+        TcpListener::bind((local, port)).await.unwrap();
     }
 }

@@ -1,5 +1,5 @@
-//! Bugs that the simulated plane has to find (crate plane). Without the feature `plant` there are none, and every question
-//! is a constant.
+//! Bugs that the simulated plane has to find (crate plane). Builds with debug assertions can have them; in all
+//! others every question is a constant.
 
 /// A bug that a test plants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,23 +42,23 @@ impl PlantedBug {
     ];
 }
 
-#[cfg(feature = "plant")]
+#[cfg(debug_assertions)]
 static PLANTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
 
 /// Plants one bug in this process, or none.
-#[cfg(feature = "plant")]
+#[cfg(debug_assertions)]
 pub fn plant(bug: Option<PlantedBug>) {
     PLANTED.store(bug.map_or(0, |bug| bug as u8), std::sync::atomic::Ordering::SeqCst);
 }
 
 /// Whether this bug is planted.
-#[cfg(feature = "plant")]
+#[cfg(debug_assertions)]
 pub fn is_planted(bug: PlantedBug) -> bool {
     PLANTED.load(std::sync::atomic::Ordering::SeqCst) == bug as u8
 }
 
 /// Whether this bug is planted: never.
-#[cfg(not(feature = "plant"))]
+#[cfg(not(debug_assertions))]
 pub const fn is_planted(_: PlantedBug) -> bool {
     false
 }

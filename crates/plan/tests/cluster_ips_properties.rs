@@ -1,7 +1,5 @@
 //! Properties of cluster IP plans: no collisions, determinism, convergence, no panics.
 
-#![allow(clippy::unwrap_used, reason = "in a test, what cannot be unwrapped is a failure")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

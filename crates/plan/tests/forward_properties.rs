@@ -1,8 +1,6 @@
 //! Whatever Services tenants write: a cluster IP and a node port lead to the Service that they were allocated to, and the
 //! order of events does not matter.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
-
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 

@@ -1,7 +1,6 @@
 //! The conformance cases of the Gateway API through the library: requests by the decision that `trace http` shows, and
 //! statuses by the function that the controller calls.
 
-#[path = "gateway_api/statuses.rs"]
 mod statuses;
 
 use std::collections::BTreeMap;

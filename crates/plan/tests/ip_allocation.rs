@@ -1,7 +1,5 @@
 //! The cases of `vectors/ip-allocation.json`, checked by the function of each kind and, where possible, by a whole plan.
 
-#![allow(clippy::unwrap_used, reason = "in a test, what cannot be unwrapped is a failure")]
-
 use std::net::IpAddr;
 
 use model::parse::{self, Object};

@@ -1,5 +1,4 @@
 //! The cases of `vectors/rbac.json`, and the evaluator against a naive form that reads the objects for every request.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

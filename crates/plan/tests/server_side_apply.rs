@@ -1,8 +1,6 @@
 //! The cases of `vectors/server-side-apply.json` for custom resources, on a store of one object. Those of built-in kinds
 //! run against the API, in the crate `store`.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "server_side_apply/pruned.rs"]
 mod pruned;
 
 use std::borrow::Cow;

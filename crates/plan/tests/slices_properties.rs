@@ -2,7 +2,6 @@
 //!
 //! A plan is applied, stored slices are modified externally, pods change, and the next plan has to repair everything.
 
-#[path = "slices_properties/world.rs"]
 mod world;
 
 use std::collections::BTreeMap;

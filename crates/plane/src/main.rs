@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         println!("{HELP}");
         return ExitCode::SUCCESS;
     }
-    #[cfg(feature = "plant")]
+    #[cfg(debug_assertions)]
     if let Some(at) = words.iter().position(|word| word == "--plant") {
         let wanted = words.get(at + 1).map(String::as_str).unwrap_or_default();
         let all = model::plant::PlantedBug::ALL;

@@ -56,7 +56,7 @@ fn each_sabotage_of_the_store_is_found() {
 }
 
 /// The planted bug of the whole simulation, found by clients alone.
-#[cfg(feature = "plant")]
+#[cfg(debug_assertions)]
 #[test]
 fn an_unsynced_journal_is_found() {
     model::plant::plant(Some(model::plant::PlantedBug::UnsyncedJournal));

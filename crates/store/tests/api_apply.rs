@@ -1,12 +1,10 @@
 //! Server-side apply against the API: the cases of `vectors/server-side-apply.json` for built-in kinds, and what the
 //! server adds to them. Cases of custom resources run in the crate `plan`.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 #[path = "../../plan/tests/server_side_apply/pruned.rs"]
 mod pruned;
-#[path = "api/world.rs"]
-mod world;
 
+use crate::world;
 use std::time::{Duration, SystemTime};
 
 use clock::ManualTime;

@@ -1,10 +1,7 @@
 //! Attacks on the API from the network: clients that hold what others need. Each test checks that another client is
 //! answered, who is refused or evicted, and how much is held.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -143,7 +140,7 @@ impl Attacked {
     }
 
     async fn wait(&self, what: &str, is_so: impl Fn(FairnessStats) -> bool) {
-        for _ in 0..1_000 {
+        for _ in 0..6_000 {
             if is_so(self.stats()) {
                 return;
             }

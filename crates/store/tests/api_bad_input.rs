@@ -1,9 +1,6 @@
 //! Requests that are wrong in every way that clients get wrong: the code and the shape of the Status.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use serde_json::{Value, json};
 use world::{SERVICES, World, read, service};
 

@@ -1,9 +1,6 @@
 //! `pods/binding`: a Pod gets its node once, as a scheduler gives it.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use serde_json::{Value, json};
 use world::World;
 

@@ -1,9 +1,6 @@
 //! Requests that cost more than they seem to: each is refused or answered soon, and others are served meanwhile.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/served.rs"]
-mod served;
-
+use crate::served;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};

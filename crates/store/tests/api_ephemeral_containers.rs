@@ -1,9 +1,6 @@
 //! `pods/NAME/ephemeralcontainers`: adds containers to a Pod, and changes nothing else.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use serde_json::{Value, json};
 use world::{World, read};
 

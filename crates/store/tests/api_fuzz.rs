@@ -1,9 +1,6 @@
 //! Malformed requests: the API answers each with an HTTP status and keeps serving.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use http::Request;
 use proptest::prelude::*;
 use serde_json::{Value, json};

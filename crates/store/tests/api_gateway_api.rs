@@ -1,10 +1,7 @@
 //! The Gateway API on the embedded API: the admission cases of its conformance vectors, and defaults.
 
-#[path = "api/gateway_api_cases.rs"]
-mod gateway_api_cases;
-#[path = "api/world.rs"]
-mod world;
-
+use crate::gateway_api_cases;
+use crate::world;
 use gateway_api_cases::{check_cases, path};
 use serde_json::{Value, json};
 use world::World;

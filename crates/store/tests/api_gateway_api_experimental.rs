@@ -1,11 +1,6 @@
 //! The experimental channel of the Gateway API: a process has one channel, so this is a test of its own.
 
-#[path = "api/gateway_api_cases.rs"]
-#[allow(dead_code, reason = "the test of the standard channel uses the rest")]
-mod gateway_api_cases;
-#[path = "api/world.rs"]
-mod world;
-
+use crate::gateway_api_cases;
 use store::kinds::{GatewayApiChannel, set_gateway_api_channel};
 
 /// X kinds are not served.

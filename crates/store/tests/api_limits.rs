@@ -1,9 +1,6 @@
 //! Limits of the server: watches, connections, requests, memory, and the errors above them.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/served.rs"]
-mod served;
-
+use crate::served;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! Our own kinds on the embedded API: the examples are taken, and what their definitions forbid is refused by field.
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use std::path::Path;
 
 use serde_json::{Value, json};

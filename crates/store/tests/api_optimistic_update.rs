@@ -1,9 +1,6 @@
 //! Optimistic updates: an overtaken update loses nothing and overwrites nothing.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use std::sync::Arc;
 
 use serde_json::{Value, json};

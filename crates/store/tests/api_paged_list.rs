@@ -1,9 +1,6 @@
 //! Long lists: whole, at one revision whatever is written meanwhile, and never half of one.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use std::collections::BTreeSet;
 
 use http_body_util::BodyExt;

@@ -1,9 +1,6 @@
 //! RBAC, tokens, reviews, impersonation and the audit log of the API, asked without a network.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use std::time::Duration;
 
 use http::Request;
@@ -288,7 +285,7 @@ fn audited(world: World, policy: Value, max_size: u64) -> (World, std::path::Pat
 }
 
 async fn events(path: &std::path::Path, count: usize) -> Vec<Value> {
-    for _ in 0..400 {
+    for _ in 0..2_400 {
         let text = std::fs::read_to_string(path).unwrap();
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         if lines.len() >= count {
@@ -360,7 +357,7 @@ async fn the_audit_log_records_the_start_and_end_of_a_watch_and_is_rotated() {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect()
     };
-    for _ in 0..400 {
+    for _ in 0..2_400 {
         if world.api.audit_stats().unwrap().events >= 123 && names().len() == 3 {
             break;
         }

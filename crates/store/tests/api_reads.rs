@@ -1,10 +1,7 @@
 //! Lists and watches: pages that fit together, versions that mean what they mean in Kubernetes, every change
 //! once and in order.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use std::io::Read;
 
 use flate2::read::GzDecoder;
@@ -243,7 +240,7 @@ async fn a_compressed_watch_is_one_gzip_stream_with_the_same_events() {
     let world = World::new().await;
     some(&world).await;
     let watch = async |encoding: &str| {
-        let uri = format!("{CONFIG_MAPS}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true");
+        let uri = format!("{CONFIG_MAPS}?watch=true&timeoutSeconds=3&allowWatchBookmarks=true");
         let request = Request::builder().uri(uri).header("accept-encoding", encoding);
         let answer = world.api.answer(request.body(Vec::new().into()).unwrap(), &Caller::own()).await;
         let is_compressed = answer.headers().get("content-encoding").is_some_and(|value| value == "gzip");

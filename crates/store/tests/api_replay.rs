@@ -1,9 +1,6 @@
 //! With a manual clock, a seed and inline commits, a run of the API is replayed byte by byte.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use std::time::{Duration, SystemTime};
 
 use clock::ManualTime;

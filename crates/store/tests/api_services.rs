@@ -1,9 +1,6 @@
 //! Services: addresses and ports that come and go with them, in the same transaction.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use std::collections::BTreeSet;
 
 use http::Request;

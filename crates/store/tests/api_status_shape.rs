@@ -1,10 +1,7 @@
 //! What refusals look like to a program: code, reason, details, and the reason and field of every cause, as
 //! kube-apiserver 1.37 was seen to give them for the same requests.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use serde_json::{Value, json};
 use world::{CONFIG_MAPS, SERVICES, World, service};
 

@@ -1,9 +1,6 @@
 //! The finer parts of the wire: what strict clients, metadata clients and rehearsals see, and Events in two groups.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use http::{Request, Response};
 use serde_json::{Value, json};
 use store::api::{Caller, ResponseBody};

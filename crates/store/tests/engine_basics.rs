@@ -1,8 +1,6 @@
 //! What callers of the engine rely on: transactions, lists, watches, expiry, backups, errors that help.
 
-#[path = "engine/folder.rs"]
-mod folder;
-
+use crate::folder;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;

@@ -1,11 +1,7 @@
 //! Disks that fail: whatever they do, an acknowledged write is there afterwards, and a failure is an error in words.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "engine/dice.rs"]
-mod dice;
-#[path = "engine/faulty.rs"]
-mod faulty;
-
+use crate::dice;
+use crate::faulty;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,10 +1,6 @@
 //! The engine beside a model that keeps everything: after any operations, any list, watch and restart agree.
 
-#[path = "engine/dice.rs"]
-mod dice;
-#[path = "engine/faulty.rs"]
-mod faulty;
-
+use crate::faulty;
 use std::collections::BTreeMap;
 
 use faulty::FaultyDisk;

@@ -1,5 +1,4 @@
 //! A store on a real file system that is full: a small tmpfs in a mount namespace of the test.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 use std::fs;
 use std::io::Write;
@@ -16,7 +15,7 @@ const PODS: ResourceId = ResourceId(1);
 /// The folder of the tmpfs, in the process that has one.
 const FOLDER: &str = "ZONEWARD_FULL_DISK";
 
-const TEST: &str = "deletes_and_restarts_work_on_a_full_file_system";
+const TEST: &str = "full_disk::deletes_and_restarts_work_on_a_full_file_system";
 
 #[test]
 fn deletes_and_restarts_work_on_a_full_file_system() {

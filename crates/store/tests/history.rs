@@ -7,16 +7,14 @@
 //!      |---- a line for each acknowledged write and each change seen ---- then: kill -9, compare, start again
 //! ```
 
-#[path = "engine/dice.rs"]
-mod dice;
-#[path = "engine/folder.rs"]
-mod folder;
-
+use crate::dice;
+use crate::folder;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -69,7 +67,7 @@ fn run_until_killed(folder: &Path) {
         thread::spawn(move || write(&engine, round, writer));
     }
     // Longer than any round; the parent's kill is what ends this.
-    thread::sleep(Duration::from_secs(60));
+    thread::sleep(Duration::from_secs(100));
     panic!("this process was not killed");
 }
 
@@ -206,7 +204,7 @@ fn kill_and_compare() {
     let soak = Duration::from_secs(seconds.and_then(|text| text.parse().ok()).unwrap_or(10));
     let (mut dice, folder, end) = (Dice::new(seed), TestFolder::new(), Instant::now() + soak);
     let (mut history, mut round) = (History::default(), 0);
-    while Instant::now() < end {
+    while Instant::now() < end || history.acknowledged == 0 || history.seen == 0 {
         round += 1;
         one_life(&mut history, folder.path(), round, &mut dice);
         if dice.once_in(3) {
@@ -222,9 +220,16 @@ fn kill_and_compare() {
 fn one_life(history: &mut History, folder: &Path, round: u64, dice: &mut Dice) {
     let mut child = start(history, folder, round);
     let out = child.stdout.take().expect("the output is a pipe");
-    let reader = thread::spawn(move || lines(out));
-    // Some die while they start.
-    let reach = if dice.once_in(4) { 60 } else { 700 };
+    let (say, acknowledged) = channel();
+    let reader = thread::spawn(move || lines(out, &say));
+    // Some die while they start, the others after their first write: a slow machine takes its time until then.
+    let reach = if dice.once_in(4) {
+        60
+    } else {
+        // It fails if the process has ended, which the lines tell.
+        let _ = acknowledged.recv_timeout(Duration::from_secs(60));
+        700
+    };
     thread::sleep(Duration::from_millis(dice.below(reach)));
     child.kill().expect("our own child can be killed");
     child.wait().expect("our own child can be waited for");
@@ -235,7 +240,7 @@ fn one_life(history: &mut History, folder: &Path, round: u64, dice: &mut Dice) {
 
 fn start(history: &History, folder: &Path, round: u64) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("the test knows itself"));
-    command.args(["soak_history_survives_kill_9", "--exact", "--nocapture"]);
+    command.args(["history::soak_history_survives_kill_9", "--exact", "--nocapture"]);
     command.env("ZONEWARD_HISTORY_FOLDER", folder).env("ZONEWARD_HISTORY_ROUND", round.to_string());
     for (watcher, last) in history.watchers.iter().enumerate() {
         command.env(format!("ZONEWARD_HISTORY_WATCHER_{watcher}"), last.to_string());
@@ -244,13 +249,18 @@ fn start(history: &History, folder: &Path, round: u64) -> Child {
     command.spawn().expect("the test can start itself")
 }
 
-/// All whole lines up to the end; what a kill cut off does not count.
-fn lines(out: ChildStdout) -> Vec<String> {
+/// All whole lines up to the end; what a kill cut off does not count. Says when a write was acknowledged.
+fn lines(out: ChildStdout, acknowledged: &Sender<()>) -> Vec<String> {
     let (mut out, mut lines) = (BufReader::new(out), Vec::new());
     loop {
         let mut line = String::new();
         match out.read_line(&mut line) {
-            Ok(_) if line.ends_with('\n') => lines.push(line.trim_end().to_owned()),
+            Ok(_) if line.ends_with('\n') => {
+                if line.starts_with("A ") {
+                    let _ = acknowledged.send(());
+                }
+                lines.push(line.trim_end().to_owned());
+            }
             _ => return lines,
         }
     }

@@ -2,11 +2,9 @@
 //!
 //! `cargo xtask test` installs it below the target directory. Without it these tests fail and say so.
 
-#[path = "api/served.rs"]
-mod served;
-#[path = "kubectl/session.rs"]
-mod session;
+pub(crate) mod session;
 
+use crate::served;
 use session::Session;
 
 const SERVICE: &str = "\

@@ -1,11 +1,7 @@
 //! More calls of kubectl's own suite: `kubectl apply` of several files, by selector, with prune, by kustomize and from
 //! client-side to server-side apply, with served kinds only (the functions kubectl_apply and kubectl_server_side_apply).
 
-#[path = "api/served.rs"]
-mod served;
-#[path = "kubectl/session.rs"]
-mod session;
-
+use crate::kubectl::session;
 use session::Session;
 
 fn pod(namespace: &str, name: &str, labels: &str) -> String {

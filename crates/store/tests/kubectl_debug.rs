@@ -1,11 +1,7 @@
 //! `kubectl debug` with ephemeral containers, copies and nodes: the functions kubectl_debug, with all profiles, of
 //! kubectl's own suite (`test/cmd/debug.sh`).
 
-#[path = "api/served.rs"]
-mod served;
-#[path = "kubectl/session.rs"]
-mod session;
-
+use crate::kubectl::session;
 use session::Session;
 
 const PROBED: &str = "\

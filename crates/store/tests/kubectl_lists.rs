@@ -1,10 +1,6 @@
 //! kubectl with several objects at once, with kinds and paths that are not served, and with the columns of our own kinds.
 
-#[path = "api/served.rs"]
-mod served;
-#[path = "kubectl/session.rs"]
-mod session;
-
+use crate::kubectl::session;
 use session::Session;
 
 const LIST: &str = "\

@@ -1,11 +1,7 @@
 //! The real kubectl for roles, bindings, service accounts and their tokens: what it creates, what it says, and what a
 //! token may do.
 
-#[path = "api/served.rs"]
-mod served;
-#[path = "kubectl/session.rs"]
-mod session;
-
+use crate::kubectl::session;
 use session::Session;
 
 #[test]

@@ -1,13 +1,8 @@
 //! Calls of kubectl's own suite, with manifests of our own: the functions server_side_apply, apply, diff, pod, service,
 //! cluster_management, lists, create_error and local_proxy of Kubernetes' `test/cmd`, as far as they need served kinds only.
 //! Those of `kubectl debug` are in `kubectl_debug.rs`, the rest of apply in `kubectl_apply.rs`.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/served.rs"]
-mod served;
-#[path = "kubectl/session.rs"]
-mod session;
-
+use crate::kubectl::session;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 

@@ -1,11 +1,7 @@
 //! The commands of kubectl that send typed objects (protobuf), ask about the caller, or tell events; and those for
 //! kinds that are not served, which say so.
 
-#[path = "api/served.rs"]
-mod served;
-#[path = "kubectl/session.rs"]
-mod session;
-
+use crate::kubectl::session;
 use session::Session;
 
 #[test]

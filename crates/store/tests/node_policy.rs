@@ -1,10 +1,7 @@
 //! The ValidatingAdmissionPolicy of deploy/node, evaluated by the API on tokens as the kubelet mounts them: a node proxy
 //! writes the Lease and the Events of its own node, and nothing of another.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/world.rs"]
-mod world;
-
+use crate::world;
 use std::sync::Arc;
 
 use http::Request;

@@ -1,11 +1,8 @@
 //! The Python client, unmodified, against the API on loopback: a script beside this file, and a store that forgets.
 //!
 //! `cargo xtask tools` installs the client below the target directory. Without it this test fails and says so.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "api/served.rs"]
-mod served;
-
+use crate::served;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};

@@ -2,6 +2,9 @@
 //! xtask puts them there by name and version. PATH is never searched: a namesake there has another version, or is broken.
 
 pub mod iptables;
+pub mod namespaces;
+#[cfg(target_os = "linux")]
+pub mod ports;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -57,7 +60,10 @@ impl Toolbox {
 /// # Panics
 /// If xtask has not installed it.
 pub fn command(program: &str) -> Command {
-    Command::new(path(program))
+    let mut command = Command::new(path(program));
+    // kubectl remembers what an API serves by its address, in the home folder: another API may have had the same one.
+    command.env("KUBECACHEDIR", "/dev/null");
+    command
 }
 
 /// The file of a tool, for a test.

@@ -35,7 +35,8 @@ use xds::stream::{DeltaStream, PublishedResources};
 
 use harness::{Control, bootstrap, envoy};
 use http::{Connection, Echo, Log};
-use process::{Envoy, free_port};
+use process::Envoy;
+use toolbox::ports::free_port;
 use world::{Places, gateway_input, snapshot};
 
 fn main() {

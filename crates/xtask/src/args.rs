@@ -96,8 +96,9 @@ Developer commands of Zoneward
 
   cargo xtask soak [NAME] [--seconds N]
       Run the soak_ tests optimised, for N seconds each (default {DEFAULT_SOAK_SECONDS}).
-      `soak fuzz` runs the fuzz targets instead, `soak fuzz::NAME` one of them, and `soak attack` attacks
-      running processes and prints what other clients notice.
+      `soak fuzz` runs the fuzz targets instead, `soak fuzz::NAME` one of them, `soak attack` attacks
+      running processes and prints what other clients notice, and `soak planted` lets the simulated plane
+      look for bugs that are planted, and prints with which seed it finds each.
 
   cargo xtask soak plane [--seed N] [--minutes M]
       Run seeds of the simulated plane from N on, optimised, for M minutes (default {DEFAULT_PLANE_MINUTES}) or until one fails:
@@ -295,7 +296,7 @@ mod tests {
         let two = options(&[Part::Fmt, Part::Clippy], false);
         assert_eq!(parsed("test --only clippy,fmt,fmt --no-install"), Ok(two));
         assert_eq!(parsed("test --only=doc"), Ok(options(&[Part::Doc], true)));
-        assert_eq!(parsed("test --only guides --extended"), Ok(options(&[Part::Guides], true)));
+        assert_eq!(parsed("test --only upgrade --extended"), Ok(options(&[Part::Upgrade], true)));
     }
 
     #[test]
@@ -342,7 +343,7 @@ mod tests {
             ("frobnicate", "`frobnicate`"),
             ("test fmt", "`fmt`"),
             ("test --only fmt,tidy", "`tidy`; the parts are fmt, deny, site, manifests, clippy"),
-            ("test --extended --only fmt", "guides"),
+            ("test --extended --only fmt", "the parts are upgrade, ipvs, packages"),
             ("test --only", "--only needs a value"),
             ("test --only=", "--only needs a value"),
             ("test --only ,", "the parts are"),

@@ -1,28 +1,17 @@
 //! The fuzzer of crate fuzz: our crates built with coverage instrumentation, then each target run for a while.
-//! `cargo xtask test --extended` runs each for ten seconds with a fixed seed, `cargo xtask soak fuzz` as long as asked.
+//! `cargo xtask soak fuzz` runs them for as long as asked; `cargo xtask test` replays the corpus and changes of it without.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{Stop, report, shell};
 
-/// Seconds of each target in `cargo xtask test --extended`.
-pub(crate) const EXTENDED_SECONDS: u64 = 10;
-
 /// Bounds of one input: seconds, and resident megabytes of the process.
 const INPUT_SECONDS: u64 = 10;
 const MEMORY_MB: u64 = 1024;
 
-/// Whether new inputs are kept for the next run, and the seed is another one each time.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Search {
-    /// The same inputs in every run, as far as time allows.
-    Repeatable,
-    Open,
-}
-
 /// Builds the fuzzer and runs all targets, or one.
-pub(crate) fn run(target: Option<&str>, seconds: u64, search: Search) -> Result<(), Stop> {
+pub(crate) fn run(target: Option<&str>, seconds: u64) -> Result<(), Stop> {
     let names = names()?;
     let chosen: Vec<&String> =
         names.iter().filter(|name| target.is_none_or(|target| target == name.as_str())).collect();
@@ -32,7 +21,7 @@ pub(crate) fn run(target: Option<&str>, seconds: u64, search: Search) -> Result<
     }
     let fuzzer = build()?;
     for name in chosen {
-        fuzz(&fuzzer, name, seconds, search)?;
+        fuzz(&fuzzer, name, seconds)?;
     }
     Ok(())
 }
@@ -62,12 +51,9 @@ fn build() -> Result<PathBuf, Stop> {
     Ok(shell::target_dir().join("debug").join("fuzz"))
 }
 
-fn fuzz(fuzzer: &Path, name: &str, seconds: u64, search: Search) -> Result<(), Stop> {
+fn fuzz(fuzzer: &Path, name: &str, seconds: u64) -> Result<(), Stop> {
     let own = shell::target_dir().join("fuzz");
     let (found, failures) = (own.join("corpus").join(name), own.join("failures"));
-    if search == Search::Repeatable {
-        let _ = fs::remove_dir_all(&found);
-    }
     for folder in [&found, &failures] {
         fs::create_dir_all(folder)
             .map_err(|error| Stop::Failed(format!("creating {}: {error}", folder.display())))?;
@@ -77,9 +63,6 @@ fn fuzz(fuzzer: &Path, name: &str, seconds: u64, search: Search) -> Result<(), S
     command.arg(format!("-max_total_time={seconds}")).arg(format!("-timeout={INPUT_SECONDS}"));
     command.arg(format!("-rss_limit_mb={MEMORY_MB}")).arg("-print_final_stats=1").arg("-verbosity=0");
     command.arg(format!("-artifact_prefix={}/{name}-", failures.display()));
-    if search == Search::Repeatable {
-        command.arg("-seed=1");
-    }
     let mut stats = Vec::new();
     let mut input = None;
     let status = shell::run_filtering_stderr(&mut command, |line| {

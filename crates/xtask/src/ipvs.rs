@@ -3,7 +3,10 @@
 
 use toolbox::iptables;
 
+use std::path::PathBuf;
+
 use crate::Stop;
+use crate::suite::{self, Spent};
 use crate::vm::{self, Initramfs, failed, name_of, read, tools_bin};
 use crate::{shell, tools};
 
@@ -56,9 +59,26 @@ const MODULES: [&str; 44] = [
 ];
 
 /// Builds the test program, packs and boots it.
-pub(crate) fn run() -> Result<(), Stop> {
+pub(crate) fn run() -> Result<Spent, Stop> {
+    let mut programs = Vec::new();
+    let build = suite::built(|| {
+        programs = vm::build(&PACKAGES)?;
+        Ok(())
+    })?;
+    let mut tests = 0;
+    let run = suite::ran(|| {
+        tests = boot(&programs)?;
+        Ok(())
+    })?;
+    Ok(Spent { build: build.build, run: run.run, tests })
+}
+
+/// The packages that have tests of mode ipvs.
+const PACKAGES: [&str; 2] = ["dataplane", "zoneward"];
+
+/// Runs the tests in the machine; how many passed.
+fn boot(programs: &[PathBuf]) -> Result<u64, Stop> {
     let folder = tools::unpacked();
-    let programs = vm::build(&["dataplane", "zoneward"], &["ipvs_kernel", "node_ipvs"])?;
     let (kernel, version) = vm::kernel(&folder)?;
     let mut image = Initramfs::default();
     let modules = vm::modules(&folder, &version, &[&vm::NFTABLES[..], &MODULES[..]].concat())?;
@@ -66,11 +86,11 @@ pub(crate) fn run() -> Result<(), Stop> {
         image.file(&format!("/modules/{}", name_of(module)), &read(module)?, 0o644);
     }
     image.file("/bin/busybox", &read(&folder.join("bin/busybox"))?, 0o755);
-    for (name, program) in ["ipvs_kernel", "node_ipvs"].iter().zip(&programs) {
-        image.program(&format!("/vm/debug/{name}"), program)?;
+    for (package, program) in PACKAGES.iter().zip(programs) {
+        image.program(&format!("/vm/debug/{package}"), program)?;
     }
     // Where cargo told the test that it is.
-    let zoneward = shell::target_dir().join("debug/zoneward");
+    let zoneward = shell::target_dir().join(suite::PROFILE).join("zoneward");
     image.program(&zoneward.display().to_string(), &zoneward)?;
     image.program("/vm/tools/bin/ip", &tools_bin("ip")?)?;
     image.file("/etc/protocols", b"tcp 6 TCP\nudp 17 UDP\nsctp 132 SCTP\n", 0o644);
@@ -85,8 +105,9 @@ pub(crate) fn run() -> Result<(), Stop> {
     let place = shell::root().join("vectors/packetflow-nftables.json");
     image.file(&place.display().to_string(), &read(&vectors)?, 0o644);
     image.folder(&shell::root().join("crates/dataplane").display().to_string());
-    let commands =
-        "XTABLES_LIBDIR=/vm/xtables; export XTABLES_LIBDIR; /vm/debug/ipvs_kernel && /vm/debug/node_ipvs";
+    // One after the other: they share the kernel's IPVS, which has no namespaces for all of it.
+    let commands = "export XTABLES_LIBDIR=/vm/xtables RUST_TEST_THREADS=1; \
+         /vm/debug/dataplane --nocapture ipvs_kernel:: && /vm/debug/zoneward --nocapture node_ipvs::";
     image.file("/init", vm::init(&modules, commands).as_bytes(), 0o755);
     let archive = shell::target_dir().join("ipvs-vm.cpio");
     std::fs::write(&archive, image.bytes()).map_err(|error| failed(&archive, &error))?;

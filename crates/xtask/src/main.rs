@@ -1,5 +1,5 @@
-//! Developer commands of Zoneward: `cargo xtask demo | test | docs | manifests | tools | bench | soak | dist`. CI uses
-//! them as well. Only std, so that this builds in seconds on a bare toolchain and can install the tools of the rest.
+//! Developer commands of Zoneward: `cargo xtask demo | test | docs | manifests | tools | bench | soak | dist`. CI
+//! uses them as well. Only std, so that this builds in seconds on a bare toolchain and can install the tools of the rest.
 
 mod args;
 mod bench;

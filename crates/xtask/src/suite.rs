@@ -1,11 +1,11 @@
 //! `cargo xtask test`: the checks of CI, timed, cheap ones first.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::args::TestOptions;
-use crate::{Stop, deny, dist, docs, fuzz, ipvs, manifests, report, shell, tools};
+use crate::{Stop, deny, dist, docs, ipvs, manifests, report, shell, tools};
 
 /// One part of the suite, as `--only` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,15 +22,6 @@ pub(crate) enum Part {
     /// The documentation of the code builds without a warning.
     Doc,
     Test,
-    Release,
-    /// Ten planted bugs, which the simulated plane must find, and fresh seeds without them.
-    Planted,
-    /// Each fuzz target for ten seconds.
-    Fuzz,
-    /// The commands of README and guides, by the release build.
-    Guides,
-    /// The tour of `cargo xtask demo`, by the release build; by the build of the tests it is one of them.
-    Tour,
     /// Every process of a demo replaced under load: about a minute.
     Upgrade,
     /// Mode ipvs in a virtual machine: about a minute.
@@ -44,17 +35,8 @@ impl Part {
     pub(crate) const ALL: [Part; 7] =
         [Part::Fmt, Part::Deny, Part::Site, Part::Manifests, Part::Clippy, Part::Doc, Part::Test];
 
-    /// Parts that need another build: `--extended`.
-    pub(crate) const EXTENDED: [Part; 8] = [
-        Part::Release,
-        Part::Planted,
-        Part::Fuzz,
-        Part::Guides,
-        Part::Tour,
-        Part::Upgrade,
-        Part::Ipvs,
-        Part::Packages,
-    ];
+    /// Parts that take minutes for one promise: `--extended`. All but the packages use the build of `Test`.
+    pub(crate) const EXTENDED: [Part; 3] = [Part::Upgrade, Part::Ipvs, Part::Packages];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -65,11 +47,6 @@ impl Part {
             Part::Clippy => "clippy",
             Part::Doc => "doc",
             Part::Test => "test",
-            Part::Release => "release",
-            Part::Planted => "planted",
-            Part::Fuzz => "fuzz",
-            Part::Guides => "guides",
-            Part::Tour => "tour",
             Part::Upgrade => "upgrade",
             Part::Ipvs => "ipvs",
             Part::Packages => "packages",
@@ -85,39 +62,26 @@ impl Part {
             Part::Clippy => "no compiler or clippy warning, in tests and benches too",
             Part::Doc => "the documentation of the code builds without a warning",
             Part::Test => "all tests pass, with namesakes of the tools that fail first on PATH",
-            Part::Release => "the release profile builds",
-            Part::Planted => {
-                "the simulated plane finds each of ten planted bugs, and nothing in fresh seeds without them"
-            }
-            Part::Fuzz => "no fuzz target fails within ten seconds",
-            Part::Guides => "the commands of README and guides work with the release build",
-            Part::Tour => "the tour of `cargo xtask demo` ends well with the release build",
             Part::Upgrade => "a rolling upgrade under load fails no connection, in both orders",
             Part::Ipvs => "mode ipvs works on a kernel that has it, in a virtual machine",
             Part::Packages => "the packages of profile quick are complete, install and run",
         }
     }
 
-    fn run(self, closing_line: &mut Option<String>) -> Result<(), Stop> {
+    fn run(self) -> Result<Spent, Stop> {
         match self {
-            Part::Fmt => cargo(&["fmt", "--all", "--check"], "run `cargo fmt --all`"),
-            Part::Deny => deny::run(),
-            Part::Site => docs::build(),
-            Part::Manifests => manifests::render(true),
-            Part::Clippy => clippy(),
-            Part::Doc => {
-                let mut doc = shell::cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+            Part::Fmt => ran(|| cargo(&["fmt", "--all", "--check"], "run `cargo fmt --all`")),
+            Part::Deny => ran(deny::run),
+            Part::Site => ran(docs::build),
+            Part::Manifests => ran(|| manifests::render(true)),
+            Part::Clippy => built(clippy),
+            Part::Doc => built(|| {
+                let mut doc =
+                    shell::cargo(&["doc", "--profile", PROFILE, "--workspace", "--no-deps", "--quiet"]);
                 let advice = "fix each warning above; broken links are the usual cause";
                 shell::run(doc.env("RUSTDOCFLAGS", "-D warnings"), "cargo doc", advice)
-            }
-            Part::Test => nextest(closing_line),
-            Part::Release => {
-                cargo(&["build", "--release", "--package", "zoneward"], "see the compiler errors above")
-            }
-            Part::Planted => planted(),
-            Part::Fuzz => fuzz::run(None, fuzz::EXTENDED_SECONDS, fuzz::Search::Repeatable),
-            Part::Guides => guides(),
-            Part::Tour => tour(),
+            }),
+            Part::Test => nextest(),
             Part::Upgrade => upgrade(),
             Part::Ipvs => ipvs::run(),
             Part::Packages => packages(),
@@ -125,78 +89,93 @@ impl Part {
     }
 }
 
+/// Where the time of a part went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Spent {
+    pub(crate) build: Duration,
+    pub(crate) run: Duration,
+    /// Tests that ran, where nextest counts them.
+    pub(crate) tests: u64,
+}
+
+impl Spent {
+    fn and(self, other: Spent) -> Spent {
+        Spent { build: self.build + other.build, run: self.run + other.run, tests: self.tests + other.tests }
+    }
+}
+
+/// Times what checks something.
+pub(crate) fn ran(step: impl FnOnce() -> Result<(), Stop>) -> Result<Spent, Stop> {
+    let start = Instant::now();
+    step()?;
+    Ok(Spent { run: start.elapsed(), ..Spent::default() })
+}
+
+/// Times what compiles.
+pub(crate) fn built(step: impl FnOnce() -> Result<(), Stop>) -> Result<Spent, Stop> {
+    let start = Instant::now();
+    step()?;
+    Ok(Spent { build: start.elapsed(), ..Spent::default() })
+}
+
 fn cargo(words: &[&str], advice: &str) -> Result<(), Stop> {
     let shown = words.iter().take_while(|word| **word != "--").copied().collect::<Vec<_>>();
     shell::run(&mut shell::cargo(words), &shell::typed("cargo", &shown), advice)
 }
 
-/// With planted bugs, whose test is compiled only then: a second run without them would check most crates again, for one
-/// constant function.
 fn clippy() -> Result<(), Stop> {
-    let words = ["clippy", "--workspace", "--all-targets", "--features", "plane/plant", "--quiet"];
-    cargo(
-        &[&words[..], &["--", "-D", "warnings"]].concat(),
-        "fix each warning above, or allow it at its place with the reason",
-    )
+    let words =
+        ["clippy", "--profile", PROFILE, "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
+    cargo(&words, "fix each warning above, or allow it at its place with the reason")
 }
+
+/// The profile of all parts: what a check compiles, such as macros, the build of the tests has.
+pub(crate) const PROFILE: &str = "ci";
 
 /// The seed of all property tests, as the crate proptest reads it.
 const PROPERTY_SEED: &str = "PROPTEST_RNG_SEED";
 
-/// Runs all tests and keeps nextest's closing line, so that it can be the last thing on the screen.
-fn nextest(closing_line: &mut Option<String>) -> Result<(), Stop> {
-    // Many tests wait for servers and timers: half as many again as there are cores keep the cores busy.
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let threads = (cores + cores.div_ceil(2)).to_string();
-    let mut run = shell::nextest(&["run", "--workspace", "--no-fail-fast", "--test-threads", &threads]);
-    run.env("PATH", behind_namesakes()?);
-    // The same cases in every run: a change is judged by what it did. Another seed looks for new ones.
-    let seed = std::env::var(PROPERTY_SEED).unwrap_or_else(|_| "1".to_string());
-    run.env(PROPERTY_SEED, &seed);
-    println!("property tests: {PROPERTY_SEED}={seed}; set another number for other cases");
+/// Builds the tests, all of them in the same way so that no part builds them again, and runs those that the words choose.
+fn run_tests(
+    words: &[&str],
+    environment: &[(&str, OsString)],
+    (what, advice): (&str, &str),
+) -> Result<Spent, Stop> {
+    let build = built(|| {
+        let mut build = shell::nextest(&["run", "--cargo-profile", PROFILE, "--workspace", "--no-run"]);
+        shell::run(&mut build, "building the tests", "see the compiler errors above")
+    })?;
+    let mut run = shell::nextest(&["run", "--cargo-profile", PROFILE, "--workspace", "--no-fail-fast"]);
+    run.args(["--test-threads", &test_threads()])
+        .args(words)
+        .env("PATH", behind_namesakes()?)
+        .envs(environment.iter().map(|(name, value)| (name, value)));
     if report::colour() {
         run.args(["--color", "always"]);
     }
-    let status = shell::run_watching_stderr(&mut run, |line| {
-        if is_closing_line(line) {
-            *closing_line = Some(line.to_string());
-        }
+    let mut tests = 0;
+    let run = ran(|| {
+        let status = shell::run_watching_stderr(&mut run, |line| {
+            tests = tests_run(line).unwrap_or(tests);
+        })?;
+        shell::check(status, what, advice)
     })?;
-    shell::check(status, "cargo nextest run", "run one test alone with `cargo nextest run NAME`")
+    Ok(build.and(Spent { tests, ..run }))
 }
 
-/// The test of planted bugs, then its rows as a table. With package zoneward, so that dependencies have the features that
-/// they had in the release build, and are compiled again only above tokio, which simulates time here.
-fn planted() -> Result<(), Stop> {
-    let mut run = shell::nextest(&["run", "--cargo-profile", "release", "--profile", "soak"]);
-    run.args([
-        "--package",
-        "plane",
-        "--package",
-        "zoneward",
-        "--features",
-        "plane/plant",
-        "--test",
-        "planted",
-    ]);
-    let mut rows = Vec::new();
-    let status = shell::run_watching_stderr(&mut run, |line| rows.extend(planted_row(line)))?;
-    rows.sort();
-    report::say("| bug | seeds | found by |\n|---|---|---|");
-    rows.iter().for_each(|(_, row)| report::say(row));
-    shell::check(
-        status,
-        "the test of planted bugs",
-        "`plane --plant BUG --seed N --once --trace` shows a run",
-    )
+/// Many tests wait for servers and timers: twice as many as there are cores keep the cores busy.
+fn test_threads() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    (2 * cores).to_string()
 }
 
-/// A row of the table of planted bugs, behind its number of seeds.
-fn planted_row(line: &str) -> Option<(u64, String)> {
-    let line = without_colour(line);
-    let row = line.trim().strip_prefix("| ")?.strip_suffix(" |")?;
-    let seeds = row.split(" | ").nth(1)?.parse().ok()?;
-    Some((seeds, line.trim().to_string()))
+/// All tests but those of other parts.
+fn nextest() -> Result<Spent, Stop> {
+    // The same cases in every run: a change is judged by what it did. Another seed looks for new ones.
+    let seed = std::env::var(PROPERTY_SEED).unwrap_or_else(|_| "1".to_string());
+    println!("property tests: {PROPERTY_SEED}={seed}; set another number for other cases");
+    let why = ("cargo nextest run", "run one test alone with `cargo nextest run NAME`");
+    run_tests(&[], &[(PROPERTY_SEED, seed.into())], why)
 }
 
 /// PATH as tests see it: what has a tool's name fails, so that a test that would find another machine's tools fails here.
@@ -206,59 +185,35 @@ fn behind_namesakes() -> Result<OsString, Stop> {
     std::env::join_paths(places).map_err(|error| Stop::Failed(format!("PATH cannot be extended: {error}")))
 }
 
-/// The release build, which an earlier part has made.
-fn release() -> PathBuf {
-    shell::target_dir().join("release").join("zoneward")
-}
-
-/// `cargo xtask demo` with the release build, as a process of its own.
-fn tour() -> Result<(), Stop> {
-    let own = std::env::current_exe()
-        .map_err(|error| Stop::Failed(format!("xtask does not know its own file: {error}")))?;
-    let mut demo = shell::program(own);
-    shell::run(
-        demo.args(["demo", "--binary"]).arg(release()),
-        "the tour",
-        "its last step is the one that failed",
-    )
-}
-
-/// The test of README and guides, with the release build.
-fn guides() -> Result<(), Stop> {
-    let mut run = shell::nextest(&["run", "--package", "zoneward", "--test", "guides"]);
-    run.env("ZONEWARD_BINARY", release()).env("PATH", behind_namesakes()?);
-    shell::run(&mut run, "the guides", "the test names the page, the line and what was expected there")
-}
-
 /// The tests of a rolling upgrade, which the ordinary run leaves out because they take a minute.
-fn upgrade() -> Result<(), Stop> {
-    let filter = "test(/^rolling_upgrade_/)";
-    let mut run = shell::nextest(&["run", "--package", "zoneward", "--ignore-default-filter", "-E", filter]);
-    run.env("PATH", behind_namesakes()?);
-    shell::run(&mut run, "the rolling upgrade", "the test prints what was replaced when a connection failed")
+fn upgrade() -> Result<Spent, Stop> {
+    let why = ("the rolling upgrade", "the test prints what was replaced when a connection failed");
+    run_tests(&["--ignore-default-filter", "-E", "test(/::rolling_upgrade_/)"], &[], why)
 }
 
-/// The tests of packages, which the ordinary run leaves out because they need this build.
-fn packages() -> Result<(), Stop> {
+/// The tests of packages, which the ordinary run leaves out because they need packages.
+fn packages() -> Result<Spent, Stop> {
     let out = shell::target_dir().join("dist-quick");
-    dist::quick(&out)?;
-    test_packages(&out)
+    let packed = built(|| dist::quick(&out))?;
+    Ok(packed.and(test_packages(&out)?))
 }
 
 /// Reads, installs and runs the packages and the image in a folder.
-pub(crate) fn test_packages(folder: &Path) -> Result<(), Stop> {
-    let filter = "binary(packages) | binary(image)";
-    let mut run = shell::nextest(&["run", "--package", "dist", "--ignore-default-filter", "-E", filter]);
-    run.env("ZONEWARD_DIST", folder).env("PATH", behind_namesakes()?);
-    shell::run(&mut run, "the tests of packages", "the test names the package and what is wrong with it")
+pub(crate) fn test_packages(folder: &Path) -> Result<Spent, Stop> {
+    let why = ("the tests of packages", "the test names the package and what is wrong with it");
+    let words = ["--ignore-default-filter", "-E", "package(dist) & test(/^(packages|image)::/)"];
+    run_tests(&words, &[("ZONEWARD_DIST", folder.into())], why)
 }
 
-fn is_closing_line(line: &str) -> bool {
-    without_colour(line).trim_start().starts_with("Summary [")
+/// The number in `Summary [   0.012s] 12 tests run: 12 passed, 0 skipped`.
+fn tests_run(line: &str) -> Option<u64> {
+    let line = without_colour(line);
+    let (_, rest) = line.trim_start().strip_prefix("Summary [")?.split_once(']')?;
+    rest.split_whitespace().next()?.split('/').next()?.parse().ok()
 }
 
 /// The text without its escape sequences for colour.
-fn without_colour(line: &str) -> String {
+pub(crate) fn without_colour(line: &str) -> String {
     let mut text = String::new();
     let mut inside = false;
     for letter in line.chars() {
@@ -272,46 +227,53 @@ fn without_colour(line: &str) -> String {
     text
 }
 
-/// Runs the parts in order up to the first failure; the summary is printed either way.
+/// Runs the parts in order up to the first failure; where the time went is printed either way.
 pub(crate) fn run(options: &TestOptions) -> Result<(), Stop> {
-    let mut timings: Vec<(&str, Duration)> = Vec::new();
-    let mut closing_line = None;
-    let outcome = run_parts(options, &mut timings, &mut closing_line);
+    let start = Instant::now();
+    let mut rows: Vec<(&str, Spent)> = Vec::new();
+    let outcome = run_parts(options, &mut rows);
     report::heading("summary");
-    for (name, time) in &timings {
-        report::say(&format!("{name:<10} {:>10}", report::seconds(*time)));
+    report::say(&summary(&rows, start.elapsed()));
+    if let Ok(tests @ 1..) = &outcome {
+        report::say(&format!("\n{tests} passed, 0 failed"));
     }
-    let total = timings.iter().map(|(_, time)| *time).sum();
-    report::say(&format!("{:<10} {:>10}", "total", report::seconds(total)));
-    if let Some(line) = closing_line {
-        report::say(&line);
-    }
-    outcome
+    outcome.map(|_| ())
 }
 
-fn run_parts(
-    options: &TestOptions,
-    timings: &mut Vec<(&'static str, Duration)>,
-    closing_line: &mut Option<String>,
-) -> Result<(), Stop> {
+/// The table of what each part took.
+fn summary(rows: &[(&str, Spent)], total: Duration) -> String {
+    let none = |text: String, is_none: bool| if is_none { "-".to_owned() } else { text };
+    let time = |time: Duration| none(report::seconds(time), time.is_zero());
+    let row = |(name, spent): &(&str, Spent)| {
+        let tests = none(report::grouped(spent.tests), spent.tests == 0);
+        vec![(*name).to_owned(), time(spent.build), time(spent.run), tests]
+    };
+    let table = report::table(&["part", "build", "run", "tests"], &rows.iter().map(row).collect::<Vec<_>>());
+    format!("{table}\ntotal {}", report::seconds(total))
+}
+
+/// The number of tests that ran.
+fn run_parts(options: &TestOptions, rows: &mut Vec<(&'static str, Spent)>) -> Result<u64, Stop> {
     report::heading("tools: what the checks need is installed below target/tools");
-    timed("tools", timings, || provide_tools(options))?;
+    timed("tools", rows, || ran(|| provide_tools(options)))?;
     for part in &options.parts {
         report::heading(&format!("{}: {}", part.name(), part.description()));
-        timed(part.name(), timings, || part.run(closing_line))?;
+        timed(part.name(), rows, || part.run())?;
     }
-    Ok(())
+    Ok(rows.iter().map(|(_, spent)| spent.tests).sum())
 }
 
+/// A part that fails has a row, too: all of its time as a run.
 fn timed(
     name: &'static str,
-    timings: &mut Vec<(&'static str, Duration)>,
-    step: impl FnOnce() -> Result<(), Stop>,
+    rows: &mut Vec<(&'static str, Spent)>,
+    part: impl FnOnce() -> Result<Spent, Stop>,
 ) -> Result<(), Stop> {
     let start = Instant::now();
-    let outcome = step();
-    timings.push((name, start.elapsed()));
-    outcome
+    let outcome = part();
+    let failed = Spent { run: start.elapsed(), ..Spent::default() };
+    rows.push((name, *outcome.as_ref().unwrap_or(&failed)));
+    outcome.map(|_| ())
 }
 
 /// Only what the chosen parts need: `--only fmt` must not build a test runner.
@@ -322,8 +284,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
             Part::Site => tools::ensure(&[tools::MKDOCS], options.install)?,
             Part::Manifests => tools::ensure(&[tools::HELM], options.install)?,
             Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
-            Part::Planted => tools::ensure(&[tools::NEXTEST], options.install)?,
-            Part::Test | Part::Guides | Part::Upgrade => tools::ensure(&tools::TESTS, options.install)?,
+            Part::Test | Part::Upgrade => tools::ensure(&tools::TESTS, options.install)?,
             Part::Ipvs => {
                 tools::ensure(&tools::TESTS, options.install)?;
                 tools::ensure(&[tools::QEMU], options.install)?;
@@ -333,7 +294,7 @@ fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
                 tools::ensure(&tools::PACKAGES, options.install)?;
                 tools::ensure(&tools::IMAGE, options.install)?;
             }
-            Part::Deny | Part::Doc | Part::Release | Part::Fuzz | Part::Tour => {}
+            Part::Deny | Part::Doc => {}
         }
     }
     Ok(())
@@ -344,18 +305,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn closing_line_of_nextest_is_recognised_with_and_without_colour() {
-        assert!(is_closing_line("     Summary [   0.012s] 12 tests run: 12 passed, 0 skipped"));
-        assert!(is_closing_line("\x1b[32;1m     Summary\x1b[0m [   0.012s] \x1b[1m12\x1b[0m tests run"));
-        assert!(!is_closing_line("        PASS [   0.004s] xtask args::tests::summary"));
+    fn tests_are_counted_by_the_closing_line_of_nextest() {
+        assert_eq!(tests_run("     Summary [   0.012s] 12 tests run: 12 passed, 0 skipped"), Some(12));
+        assert_eq!(
+            tests_run("\x1b[32;1m     Summary\x1b[0m [   0.012s] \x1b[1m7/12\x1b[0m tests run"),
+            Some(7)
+        );
+        assert_eq!(tests_run("        PASS [   0.004s] xtask args::tests::summary"), None);
     }
 
     #[test]
-    fn rows_of_planted_bugs_are_recognised() {
-        let row = "| TwoLeaders | 6 | invariant 4: both lead |";
-        assert_eq!(planted_row(&format!("    \x1b[1m{row}\x1b[0m")), Some((6, row.to_string())));
-        assert_eq!(planted_row("        PASS [   0.004s] plane::planted two_leaders_are_found"), None);
-        assert_eq!(planted_row("| bug | seeds | found by |"), None);
+    fn summary_says_where_the_time_went() {
+        let [build, run] = [60, 5].map(Duration::from_secs);
+        let rows = [("fmt", Spent { run, ..Spent::default() }), ("test", Spent { build, run, tests: 1_200 })];
+        let expected = "\
+part |  build |   run | tests
+-----+--------+-------+------
+fmt  |      - | 5.0 s |     -
+test | 60.0 s | 5.0 s | 1,200
+total 70.0 s";
+        assert_eq!(summary(&rows, Duration::from_secs(70)), expected);
     }
 
     #[test]

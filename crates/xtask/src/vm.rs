@@ -13,12 +13,12 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::Stop;
-use crate::{report, shell, tools};
+use crate::{report, shell, suite, tools};
 
 /// Depends on the package of Debian's current kernel. Its kernels for clouds are small and have what tests need.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
 /// How long a machine may run: boot, tests and power-off.
-const TIMEOUT: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(600);
 /// Modules of nftables and of virtual interfaces, besides those that these need.
 pub(crate) const NFTABLES: [&str; 21] = [
     "veth",
@@ -73,26 +73,30 @@ pub(crate) fn tools_bin(program: &str) -> Result<PathBuf, Stop> {
     shell::tools().find(program).ok_or_else(missing)
 }
 
-/// The test programs of packages, as cargo names their files. In one build: each package alone has other features of what
-/// it needs.
-pub(crate) fn build(packages: &[&str], tests: &[&str]) -> Result<Vec<PathBuf>, Stop> {
-    let mut words = vec!["test", "--no-run", "--message-format=json"];
-    words.extend(packages.iter().flat_map(|package| ["--package", package]));
-    words.extend(tests.iter().flat_map(|test| ["--test", test]));
-    let mut cargo = shell::cargo(&words);
+/// The test programs of packages, from the build of all tests: each package alone has other features of what it needs.
+pub(crate) fn build(packages: &[&str]) -> Result<Vec<PathBuf>, Stop> {
+    let mut cargo = shell::cargo(&[
+        "test",
+        "--profile",
+        suite::PROFILE,
+        "--workspace",
+        "--no-run",
+        "--message-format=json",
+    ]);
     let messages = shell::capture(&mut cargo, "building the tests", "see the compiler errors above")?;
-    let executables: Vec<PathBuf> = messages
-        .lines()
-        .filter_map(|line| {
-            let (_, rest) = line.split_once("\"executable\":\"")?;
-            Some(PathBuf::from(rest.split_once('"')?.0))
-        })
-        .collect();
-    let find = |test: &&str| {
-        let found = executables.iter().rev().find(|path| name_of(path).starts_with(*test)).cloned();
-        found.ok_or_else(|| Stop::Failed(format!("cargo does not name the file of the test {test}")))
+    let find = |package: &&str| {
+        test_program(&messages, package)
+            .ok_or_else(|| Stop::Failed(format!("cargo does not name the test program of {package}")))
     };
-    tests.iter().map(find).collect()
+    packages.iter().map(find).collect()
+}
+
+/// The executable in cargo's message about the tests of a package.
+fn test_program(messages: &str, package: &str) -> Option<PathBuf> {
+    let source = format!("crates/{package}/tests/main.rs\"");
+    let message = messages.lines().find(|line| line.contains(&source))?;
+    let (_, rest) = message.split_once("\"executable\":\"")?;
+    Some(PathBuf::from(rest.split_once('"')?.0))
 }
 
 /// The kernel that Debian's package has, downloaded if it is not there yet, and its version.
@@ -189,8 +193,8 @@ pub(crate) fn init(modules: &[PathBuf], commands: &str) -> String {
     )
 }
 
-/// Boots, prints the console, and looks for the result.
-pub(crate) fn boot(kernel: &Path, archive: &Path) -> Result<(), Stop> {
+/// Boots, prints the console, and counts the tests that passed.
+pub(crate) fn boot(kernel: &Path, archive: &Path) -> Result<u64, Stop> {
     let share = tools::unpacked().join("usr/share");
     let mut qemu = shell::program(tools_bin("qemu-system-x86_64")?);
     for place in ["qemu", "seabios"] {
@@ -204,7 +208,7 @@ pub(crate) fn boot(kernel: &Path, archive: &Path) -> Result<(), Stop> {
         "-smp",
         "1",
         "-m",
-        "1024",
+        "2048",
         "-nographic",
         "-nic",
         "none",
@@ -226,16 +230,21 @@ pub(crate) fn boot(kernel: &Path, archive: &Path) -> Result<(), Stop> {
             }
         }
     });
-    let mut has_passed = false;
+    let (mut has_passed, mut tests) = (false, Vec::new());
     while let Ok(line) = lines.recv_timeout(TIMEOUT.saturating_sub(start.elapsed())) {
         has_passed |= line.contains(PASSED);
+        tests.extend(tests_passed(&line));
         report::say(&line);
     }
     let is_late = start.elapsed() >= TIMEOUT;
     let _ = child.kill();
     let _ = child.wait();
     match has_passed {
-        true => Ok(()),
+        // A filter that matches nothing passes.
+        true if tests.contains(&0) => {
+            Err(Stop::Failed("a test program in the virtual machine ran no test".to_owned()))
+        }
+        true => Ok(tests.iter().sum()),
         false if is_late => {
             Err(Stop::Failed(format!("the virtual machine took more than {} s", TIMEOUT.as_secs())))
         }
@@ -243,6 +252,12 @@ pub(crate) fn boot(kernel: &Path, archive: &Path) -> Result<(), Stop> {
             Err(Stop::Failed("the tests in the virtual machine failed: see the console above".to_owned()))
         }
     }
+}
+
+/// The number in `test result: ok. 2 passed; 0 failed; ...`.
+fn tests_passed(line: &str) -> Option<u64> {
+    let (_, rest) = line.split_once("test result: ok. ")?;
+    rest.split_once(" passed")?.0.parse().ok()
 }
 
 /// An archive in the format that the kernel unpacks (cpio newc).
@@ -324,6 +339,25 @@ impl Initramfs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn program_is_that_of_the_tests_of_its_package() {
+        let messages = concat!(
+            r#"{"target":{"src_path":"/z/crates/a/src/lib.rs"},"executable":"/t/deps/a-1"}"#,
+            "\n",
+            r#"{"target":{"src_path":"/z/crates/b/tests/main.rs"},"executable":"/t/deps/main-2"}"#,
+            "\n",
+            r#"{"target":{"src_path":"/z/crates/a/tests/main.rs"},"executable":"/t/deps/main-3"}"#,
+        );
+        assert_eq!(test_program(messages, "a"), Some(PathBuf::from("/t/deps/main-3")));
+        assert_eq!(test_program(messages, "c"), None);
+    }
+
+    #[test]
+    fn tests_are_counted_by_the_result_of_their_program() {
+        assert_eq!(tests_passed("test result: ok. 12 passed; 0 failed; 0 ignored"), Some(12));
+        assert_eq!(tests_passed("test result: FAILED. 1 passed; 1 failed"), None);
+    }
 
     #[test]
     fn modules_come_after_those_that_they_need() {

@@ -1,10 +1,8 @@
 //! What ARCHITECTURE.md, CONTRIBUTING.md and docs/dependencies.md promise, checked against the tree.
 //! Documents rot and layers leak when nothing looks; these tests look. Each failure names the place and the way out.
 
-#[path = "architecture/source.rs"]
-mod source;
-#[path = "architecture/tree.rs"]
-mod tree;
+pub(crate) mod source;
+pub(crate) mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 

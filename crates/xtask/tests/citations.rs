@@ -1,10 +1,7 @@
 //! Every rule that a comment, a document, an example or a vector cites ("semantics D2", "pitfall 13") exists in
 //! docs/spec, with an anchor. docs/spec/README.md says how to cite. Each failure names the place and the way out.
 
-#[path = "architecture/tree.rs"]
-#[allow(dead_code, reason = "shared with the other tests of the repository")]
-mod tree;
-
+use crate::architecture::tree;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 

@@ -1,12 +1,7 @@
 //! A public type name stands for one thing in the whole workspace: a reader who searches it finds one definition.
 
-#[path = "architecture/source.rs"]
-#[allow(dead_code, reason = "each test uses its part")]
-mod source;
-#[path = "architecture/tree.rs"]
-#[allow(dead_code, reason = "each test uses its part")]
-mod tree;
-
+use crate::architecture::source;
+use crate::architecture::tree;
 use std::collections::BTreeMap;
 
 use tree::{assert_none, is_test_file, sources};

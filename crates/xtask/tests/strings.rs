@@ -1,15 +1,10 @@
 //! What operators read: the sentences in each crate's source, held in one file per crate that a reviewer can read.
 //!
-//! `UPDATE_STRINGS=1 cargo test -p xtask --test strings` writes the files anew. Help texts are in
+//! `UPDATE_STRINGS=1 cargo test -p xtask strings::` writes the files anew. Help texts are in
 //! `crates/zoneward/tests/help.txt`.
 
-#[path = "architecture/source.rs"]
-#[allow(dead_code, reason = "each test uses its part")]
-mod source;
-#[path = "architecture/tree.rs"]
-#[allow(dead_code, reason = "each test uses its part")]
-mod tree;
-
+use crate::architecture::source;
+use crate::architecture::tree;
 use std::fs;
 
 use tree::{assert_none, crates, is_test_file, root, sources};
@@ -57,7 +52,7 @@ fn sentences_for_operators_are_those_that_were_reviewed() {
         } else if fs::read_to_string(&path).unwrap_or_default() != now {
             violations.push(format!(
                 "{FOLDER}/{name}.txt is not what crates/{name} says: run \
-                 UPDATE_STRINGS=1 cargo test -p xtask --test strings, and read the difference"
+                 UPDATE_STRINGS=1 cargo test -p xtask strings::, and read the difference"
             ));
         }
     }

@@ -1,10 +1,7 @@
 //! A backup of an API that runs, taken while others write: it is whole, it can be checked and restored, and what it
 //! says it holds it holds.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "started/up.rs"]
-mod started;
-
+use crate::started;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,9 +1,6 @@
 //! Backups on a schedule: files that are complete, rotation, what is said when one fails, and a restore on another machine.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "started/up.rs"]
-mod started;
-
+use crate::started;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +22,7 @@ fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    toolbox::ports::free_port().port()
 }
 
 fn metrics(port: u16) -> String {
@@ -90,7 +87,7 @@ fn backups_come_by_the_clock_rotate_and_are_restored_on_another_machine() {
     assert!(backups(&to).len() <= 3, "two, and one that is about to go");
     assert!(to.join("monday.backup").exists(), "other files are left alone");
     assert!(!to.join("zoneward-19990101T000000Z.backup.partial").exists(), "leftovers are removed");
-    assert!(metric(port, "zoneward_backups_total") >= 3.0, "{}", metrics(port));
+    until("backups are counted", || metric(port, "zoneward_backups_total") >= 3.0);
     assert!(metric(port, "zoneward_backup_last_success_timestamp_seconds") > 1.7e9);
     assert!(metric(port, "zoneward_backup_size_bytes") > 0.0);
     assert_eq!(metric(port, "zoneward_backup_failures_total"), 0.0);

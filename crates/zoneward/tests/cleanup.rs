@@ -48,7 +48,8 @@ fn leftovers() -> String {
     let mut script = String::new();
     for variant in VARIANTS {
         let rules = if variant.starts_with("ip6") { rules_v6() } else { RULES.to_owned() };
-        script += &format!("{variant}-restore <<'END'\n{rules}END\n");
+        // Other tests of this machine may hold the lock of iptables-legacy for a moment.
+        script += &format!("{variant}-restore -w 60 <<'END'\n{rules}END\n");
     }
     script
         + "
@@ -56,8 +57,8 @@ ipset create KUBE-LOOP-BACK hash:ip,port,ip
 ipset create KUBE-CLUSTER-IP hash:ip,port
 ipset create BLOCKED hash:ip
 for variant in iptables-nft iptables-legacy; do
-    $variant -t nat -A KUBE-POSTROUTING -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE
-    $variant -A INPUT -m set --match-set BLOCKED src -j DROP
+    $variant -w 60 -t nat -A KUBE-POSTROUTING -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE
+    $variant -w 60 -A INPUT -m set --match-set BLOCKED src -j DROP
 done
 ip link add kube-ipvs0 type dummy 2>/dev/null || ip link add kube-ipvs0 type bridge
 ip address add 10.96.0.10/32 dev kube-ipvs0

@@ -38,7 +38,7 @@ async fn until(feed: &mut Informer, mirror: &mut WatchCache, what: &str, done: i
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap_or_else(|_| panic!("{what}"));
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap_or_else(|_| panic!("{what}"));
 }
 
 async fn follows(client: Client) {

@@ -1,6 +1,5 @@
 //! The command line as users get it wrong: names that do not exist, exit codes, addresses, durations, and what
 //! `plan validate` says about files with slips in them.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -142,8 +141,8 @@ fn every_duration_is_written_as_in_go() {
 
 #[test]
 fn an_api_that_is_away_is_told_with_address_cause_and_advice() {
-    // The port refuses connections once the listener is dropped.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // It refuses connections: nothing listens there.
+    let port = toolbox::ports::free_port().port();
     let kubeconfig = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
          clusters: [{{name: k, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\nusers: [{{name: u, user: {{}}}}]\n"

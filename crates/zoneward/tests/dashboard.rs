@@ -1,17 +1,12 @@
 //! The dashboard in Chromium: every page loads without a complaint of the console or the policy, fits a phone, sorts,
 //! searches, updates itself, copies, and works without JavaScript. Pictures of the pages for docs/ are made with
-//! `ZONEWARD_PICTURES=docs/images cargo nextest run -p zoneward --test dashboard pages`.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+//! `ZONEWARD_PICTURES=docs/images cargo nextest run -p zoneward -E 'test(/^dashboard::.*pages/)'`.
 
-#[path = "dashboard/browser.rs"]
 mod browser;
-#[path = "dashboard/requests.rs"]
 mod requests;
-#[path = "started/up.rs"]
-mod started;
-#[path = "dashboard/world.rs"]
 mod world;
 
+use crate::started;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

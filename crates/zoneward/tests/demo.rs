@@ -45,6 +45,7 @@ impl Kept {
         let run = Command::new(program)
             .args(words)
             .env("PATH", toolbox::search_path())
+            .env("KUBECACHEDIR", self.folder.join("kubectl-cache"))
             .output()
             .expect("the program starts");
         assert!(run.status.success(), "{words:?}: {}", String::from_utf8_lossy(&run.stderr));

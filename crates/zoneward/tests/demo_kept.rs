@@ -9,6 +9,9 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 const ZONEWARD: &str = env!("CARGO_BIN_EXE_zoneward");
+const DEMO: [&str; 3] = ["demo", "--keep", "--bare"];
+/// Why a demo is not in the first of its default folders.
+const BESIDE: &str = ", because another demo is running";
 
 /// A demo that keeps running until it is dropped.
 struct Kept {
@@ -23,23 +26,32 @@ impl Kept {
     fn start(name: &str) -> Self {
         let folder =
             PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        let mut child = Command::new(ZONEWARD)
-            .args(["demo", "--keep", "--bare", "--data-dir"])
-            .arg(&folder)
-            .env("PATH", toolbox::search_path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the demo starts");
-        let lines = BufReader::new(child.stdout.take().expect("it was asked for"));
-        let mut kept = Kept { child, folder, lines, commands: Vec::new() };
-        let before = kept.read_until("Everything keeps running");
-        let dashboard = before.lines().find_map(|line| line.strip_prefix("The dashboard is at http://"));
-        let dashboard = dashboard.expect("it has an address").trim_end_matches('/');
-        std::net::TcpStream::connect(dashboard).expect("the dashboard listens");
-        let text = kept.read_until("kubectl --kubeconfig");
-        let text = text.replace("\\\n    ", "");
-        kept.commands = text.lines().filter_map(|line| line.strip_prefix("  ").map(str::to_owned)).collect();
+        let mut command = Command::new(ZONEWARD);
+        let mut kept = Self::launch(command.args(DEMO).arg("--data-dir").arg(&folder));
+        kept.folder = folder.clone();
+        kept.until_ready();
+        assert_eq!(kept.folder, folder);
         kept
+    }
+
+    /// Starts a demo with its command, without waiting for it.
+    fn launch(command: &mut Command) -> Self {
+        let command = command.env("PATH", toolbox::search_path()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the demo starts");
+        let lines = BufReader::new(child.stdout.take().expect("it was asked for"));
+        Self { child, folder: PathBuf::new(), lines, commands: Vec::new() }
+    }
+
+    /// Waits until it serves commands, and reads where it is and what can be tried.
+    fn until_ready(&mut self) {
+        let before = self.read_until("Everything keeps running");
+        let said = |start: &str| before.lines().find_map(|line| line.strip_prefix(start));
+        let dashboard = said("The dashboard is at http://").expect("it has an address").trim_end_matches('/');
+        std::net::TcpStream::connect(dashboard).expect("the dashboard listens");
+        let folder = said("Data and logs are in ").expect("it has a folder").trim_end_matches('.');
+        self.folder = folder.trim_end_matches(BESIDE).into();
+        let text = self.read_until("kubectl --kubeconfig").replace("\\\n    ", "");
+        self.commands = text.lines().filter_map(|line| line.strip_prefix("  ").map(str::to_owned)).collect();
     }
 
     /// Its lines up to one that contains a text.
@@ -103,6 +115,30 @@ impl Drop for Kept {
     }
 }
 
+/// A folder for temporary files, where demos without `--data-dir` are: other demos of this user are elsewhere.
+struct TemporaryFolder(PathBuf);
+
+impl TemporaryFolder {
+    fn new(name: &str) -> Self {
+        let name = format!("{name}-{}", std::process::id());
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        Self(folder)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("TMPDIR", &self.0).env("PATH", toolbox::search_path());
+        command
+    }
+}
+
+impl Drop for TemporaryFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// The planned share of connections that stay in their zone, as the text says it.
 fn planned_in_zone(text: &str) -> f64 {
     let line = text.lines().find(|line| line.contains("in-zone traffic")).expect("a share");
@@ -110,22 +146,37 @@ fn planned_in_zone(text: &str) -> f64 {
     share.and_then(|share| share.parse().ok()).unwrap_or_else(|| panic!("no share: {line}"))
 }
 
-#[test]
-fn the_commands_of_the_closing_text_work_and_show_traffic_move() {
-    let demo = Kept::start("closing");
-    // That one has a test of its own.
+/// Runs the commands of the closing text, but for the closed loop, which has a test of its own.
+fn run_closing_commands(demo: &Kept) -> Vec<String> {
     let is_other = |command: &&String| !command.contains(" closed-loop");
-    let said: Vec<String> = (demo.commands.iter())
-        .filter(is_other)
-        .map(|command| {
-            let output =
-                Command::new("sh").args(["-c", command]).env("PATH", toolbox::search_path()).output();
-            let output = output.expect("a shell");
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(output.status.success(), "{command}: {said}{}", String::from_utf8_lossy(&output.stderr));
-            said
-        })
-        .collect();
+    let commands = demo.commands.iter().filter(is_other);
+    let said = commands.map(|command| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).env("PATH", toolbox::search_path());
+        let output = shell.env("KUBECACHEDIR", demo.folder.join("kubectl-cache")).output();
+        let output = output.expect("a shell");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{command}: {said}{}", String::from_utf8_lossy(&output.stderr));
+        said
+    });
+    said.collect()
+}
+
+#[test]
+fn the_commands_of_the_closing_text_work_and_show_traffic_move_in_one_of_two_demos() {
+    let temporary = TemporaryFolder::new("closing");
+    let mut first = Kept::launch(temporary.command(ZONEWARD).args(DEMO));
+    // It has its folder by then.
+    first.read_until("Creating a cluster");
+    let mut demo = Kept::launch(temporary.command(ZONEWARD).args(DEMO));
+    first.until_ready();
+    demo.until_ready();
+    let of_user = temporary.0.join(format!("zoneward-demo-{}", nix::unistd::Uid::current()));
+    assert_eq!(first.folder, of_user);
+    let beside = of_user.with_file_name(format!("zoneward-demo-{}-2", nix::unistd::Uid::current()));
+    assert_eq!(demo.folder, beside);
+
+    let said = run_closing_commands(&demo);
     let [before, scaled, after, curl, trace, status, pods] = &said[..] else { panic!("{:?}", demo.commands) };
     assert_eq!(demo.commands.len(), said.len() + 1, "{:?}", demo.commands);
     assert!(scaled.contains("zone-c: 1 pod of web, was 4"), "{scaled}");
@@ -140,6 +191,22 @@ fn the_commands_of_the_closing_text_work_and_show_traffic_move() {
     let pods: Vec<&str> = pods.lines().skip(1).collect();
     assert_eq!(pods.len(), 27, "{pods:?}");
     assert!(pods.iter().all(|pod| pod.contains(" 1/1 ") && pod.contains(" Running ")), "{pods:?}");
+
+    // Without a folder, the commands are for the only demo; the first one did not change.
+    let traffic = || temporary.command("sh").args(["-c", &first.commands[1]]).output().expect("a shell");
+    let ambiguous = traffic();
+    let said = String::from_utf8_lossy(&ambiguous.stderr).into_owned();
+    assert_eq!(ambiguous.status.code(), Some(1), "{said}");
+    for (folder, child) in [(&of_user, &first.child), (&beside, &demo.child)] {
+        let line = format!("--data-dir {}  process {}, started ", folder.display(), child.id());
+        assert!(said.contains(&line), "{said}");
+    }
+    drop(demo);
+    assert!(!beside.exists(), "it removes the folder that it chose");
+    let only = traffic();
+    let said = String::from_utf8_lossy(&only.stdout).into_owned();
+    assert!(only.status.success(), "{said}{}", String::from_utf8_lossy(&only.stderr));
+    assert!(planned_in_zone(&said) > 85.0, "{said}");
 }
 
 #[test]
@@ -160,8 +227,19 @@ fn demand_moves_and_traffic_follows_without_overload() {
 }
 
 #[test]
-fn a_killed_node_proxy_is_started_again_and_that_is_said() {
-    let mut demo = Kept::start("killed");
+fn no_node_is_warned_of_and_a_killed_node_proxy_is_started_again_and_that_is_said() {
+    let mut demo = Kept::start("quiet");
+    let events = demo.text(&["exec", "client-a1", "--", "kubectl", "get", "events", "-A", "-o", "json"]);
+    let events: Value = serde_json::from_str(&events).expect("JSON");
+    let of_nodes = events["items"].as_array().expect("a list").iter();
+    let of_nodes: Vec<_> = of_nodes.filter(|event| event["involvedObject"]["kind"] == "Node").collect();
+    assert!(of_nodes.is_empty(), "{of_nodes:?}");
+    let probe = format!("cat < /dev/tcp/{}/80", demo.cluster_ip("web-requirezone"));
+    let said = demo.text(&["exec", "client-c1", "--", "bash", "-c", &probe]);
+    assert!(said.starts_with("web-c") && said.ends_with(" in zone-c\n"), "{said}");
+    let place = demo.text(&["exec", "client-c1", "--", "sh", "-c", "echo $NODE_NAME $POD_NAME"]);
+    assert_eq!(place, "node-c1 client-c1\n");
+
     let places = || -> Value {
         let text = std::fs::read_to_string(demo.folder.join("namespaces.json")).expect("the demo's places");
         serde_json::from_str(&text).expect("JSON")
@@ -174,21 +252,6 @@ fn a_killed_node_proxy_is_started_again_and_that_is_said() {
     let text = std::fs::read_to_string(demo.folder.join("namespaces.json")).expect("the demo's places");
     let after: Value = serde_json::from_str(&text).expect("JSON");
     assert_ne!(after["processes"]["node-a1"], json!(before));
-}
-
-#[test]
-fn no_node_is_warned_of_and_a_client_that_speaks_no_http_gets_the_pods_name() {
-    let demo = Kept::start("quiet");
-    let events = demo.text(&["exec", "client-a1", "--", "kubectl", "get", "events", "-A", "-o", "json"]);
-    let events: Value = serde_json::from_str(&events).expect("JSON");
-    let of_nodes = events["items"].as_array().expect("a list").iter();
-    let of_nodes: Vec<_> = of_nodes.filter(|event| event["involvedObject"]["kind"] == "Node").collect();
-    assert!(of_nodes.is_empty(), "{of_nodes:?}");
-    let probe = format!("cat < /dev/tcp/{}/80", demo.cluster_ip("web-requirezone"));
-    let said = demo.text(&["exec", "client-c1", "--", "bash", "-c", &probe]);
-    assert!(said.starts_with("web-c") && said.ends_with(" in zone-c\n"), "{said}");
-    let place = demo.text(&["exec", "client-c1", "--", "sh", "-c", "echo $NODE_NAME $POD_NAME"]);
-    assert_eq!(place, "node-c1 client-c1\n");
 }
 
 #[test]
@@ -417,8 +480,10 @@ fn without_a_kept_demo_the_commands_say_how_to_start_one() {
 
 #[test]
 fn the_tour_shows_live_traffic_first_then_files_then_commands_to_copy() {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let temporary = TemporaryFolder::new("tour");
+    let output = temporary
+        .command(&cargo)
         .args(["xtask", "demo", "--binary", ZONEWARD])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env("NO_COLOR", "1")

@@ -1,11 +1,7 @@
 //! `zoneward drain-zone` against a real API and its controllers: checked, refused, moved, rehearsed, ended.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "started/shop.rs"]
-mod shop;
-#[path = "started/up.rs"]
-mod started;
-
+use crate::shop;
+use crate::started;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,6 @@
 //! `zoneward export` from one API into others by kubectl: everything arrives, traces agree, and a second export is the same.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "started/up.rs"]
-mod started;
-
+use crate::started;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,9 +1,6 @@
 //! The Gateway API with real parts: `zoneward up`, kubectl and curl, in a network namespace of the test's own.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "started/up.rs"]
-mod started;
-
+use crate::started;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -180,7 +177,7 @@ fn route(backend: &str) -> String {
 
 #[test]
 fn a_gateway_is_served_follows_changes_and_takes_new_certificates() {
-    inside("a_gateway_is_served_follows_changes_and_takes_new_certificates", || {
+    inside(toolbox::this_test!(), || {
         backend(9001, "one");
         backend(9002, "two");
         let data = folder("gateway-api");
@@ -253,7 +250,7 @@ fn a_gateway_is_served_follows_changes_and_takes_new_certificates() {
 /// A route with a Service as parent reaches a sidecar; without a match it is 404.
 #[test]
 fn a_route_of_a_service_reaches_sidecars() {
-    inside("a_route_of_a_service_reaches_sidecars", || {
+    inside(toolbox::this_test!(), || {
         backend(9001, "one");
         backend(9002, "two");
         let data = folder("gateway-api-mesh");
@@ -281,7 +278,7 @@ fn a_route_of_a_service_reaches_sidecars() {
 /// A port that another program has is not Programmed, with the reason; when it is free, it is.
 #[test]
 fn a_taken_port_is_not_programmed_until_it_is_free() {
-    inside("a_taken_port_is_not_programmed_until_it_is_free", || {
+    inside(toolbox::this_test!(), || {
         backend(9001, "one");
         let data = folder("gateway-api-ports");
         let taken = TcpListener::bind(("127.0.7.1", 8081)).unwrap();

@@ -4,9 +4,7 @@
 //! Each page has a shell of its own, in a user and network namespace of its own, in a folder with copies of `examples`
 //! and `deploy`. What a fenced block is, its first line says; CONTRIBUTING.md has the list.
 
-#[path = "guides/page.rs"]
 mod page;
-#[path = "guides/session.rs"]
 mod session;
 
 use std::fs;

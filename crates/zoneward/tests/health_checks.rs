@@ -1,23 +1,13 @@
 //! Health checks of exposed processes with real processes: traffic through a cluster IP leaves one that is killed or hangs
 //! and comes back, and many checks at once stay bounded.
-//!
-//! The test process enters user and network namespaces before it has a second thread.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
-
-#[path = "../../dataplane/tests/kernel/namespace.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod namespace;
-#[path = "../../dataplane/tests/kernel/runner.rs"]
-mod runner;
-#[path = "started/up.rs"]
-mod started;
-
+use crate::namespace;
+use crate::started;
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -25,29 +15,14 @@ use std::time::{Duration, Instant};
 use namespace::run;
 use serde_json::Value;
 
-const TESTS: &[runner::Test] = &[
-    ("traffic_leaves_a_killed_process_and_returns", traffic_leaves_a_killed_process_and_returns),
-    ("a_hanging_process_is_not_ready_and_says_why", a_hanging_process_is_not_ready_and_says_why),
-    ("many_checks_are_bounded_and_written_once", many_checks_are_bounded_and_written_once),
-];
-
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 const METRICS: &str = "127.0.0.1:10270";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// With this variable, the program is a plain process that answers with its name: `NAME ADDRESS`.
+/// The test that starts processes.
+const KILLED: &str = "health_checks::traffic_leaves_a_killed_process_and_returns";
+/// With this variable, it is a plain process that answers with its name: `NAME ADDRESS`.
 const PROCESS: &str = "HEALTH_CHECK_TEST_PROCESS";
-
-fn main() -> ExitCode {
-    match std::env::var(PROCESS) {
-        Ok(text) => {
-            let (name, address) = text.split_once(' ').unwrap();
-            serve(&TcpListener::bind(address).unwrap(), name);
-            ExitCode::SUCCESS
-        }
-        Err(_) => runner::run(TESTS),
-    }
-}
 
 fn serve(listener: &TcpListener, name: &str) {
     for stream in listener.incoming() {
@@ -68,8 +43,12 @@ struct Process(Child);
 
 impl Process {
     fn start(name: &str, address: &str) -> Self {
-        let own = std::env::current_exe().unwrap();
-        let child = Command::new(own).env(PROCESS, format!("{name} {address}")).spawn().unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", KILLED, "--nocapture"])
+            .env(PROCESS, format!("{name} {address}"))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         Self(child)
     }
 
@@ -214,7 +193,13 @@ fn metric(name: &str) -> u64 {
     line.and_then(|line| line.rsplit(' ').next()).and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
+#[test]
 fn traffic_leaves_a_killed_process_and_returns() {
+    if let Ok(text) = std::env::var(PROCESS) {
+        let (name, address) = text.split_once(' ').unwrap();
+        return serve(&TcpListener::bind(address).unwrap(), name);
+    }
+    toolbox::in_own_namespaces!();
     for ip in ["10.50.0.1", "10.50.0.2"] {
         add_address(ip);
     }
@@ -273,7 +258,9 @@ impl Machine {
     }
 }
 
+#[test]
 fn a_hanging_process_is_not_ready_and_says_why() {
+    toolbox::in_own_namespaces!();
     add_address("10.50.0.1");
     let machine = Machine::up(&started::folder("checks-hanging"));
     let hangs = Arc::new(AtomicBool::new(false));
@@ -315,7 +302,9 @@ fn is_open(stream: &mut TcpStream) -> bool {
 }
 
 /// 300 endpoints accept and never answer: 64 checks at once, and the slice is written a few times, not 300.
+#[test]
 fn many_checks_are_bounded_and_written_once() {
+    toolbox::in_own_namespaces!();
     let listener = TcpListener::bind("0.0.0.0:8080").unwrap();
     let most = Arc::new(AtomicUsize::new(0));
     let peak = most.clone();

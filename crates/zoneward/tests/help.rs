@@ -1,6 +1,6 @@
 //! The help of every command, held in one file that a reviewer can read.
 //!
-//! `UPDATE_STRINGS=1 cargo test -p zoneward --test help` writes it anew.
+//! `UPDATE_STRINGS=1 cargo test -p zoneward help::` writes it anew.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ fn help_texts_are_those_that_were_reviewed() {
     let held = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         held == text,
-        "tests/help.txt is not what the program says: run UPDATE_STRINGS=1 cargo test -p zoneward --test help, \
+        "tests/help.txt is not what the program says: run UPDATE_STRINGS=1 cargo test -p zoneward help::, \
          and read the difference"
     );
 }

@@ -5,13 +5,11 @@
 //! ```text
 //!  start -> writers and watchers (kube) -> kill -9 -> start again, each watcher goes on where it was -> ... -> compare
 //! ```
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "../../store/tests/engine/dice.rs"]
+#[path = "../../store/tests/dice.rs"]
 mod dice;
-#[path = "started/up.rs"]
-mod started;
 
+use crate::started;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -70,7 +68,8 @@ async fn live_and_die(seed: u64, soak: Duration, data: &Path) {
     let (mut dice, end) = (Dice::new(seed), Instant::now() + soak);
     let history = Shared::default();
     let mut round = 0;
-    while Instant::now() < end {
+    // A slow machine has few lives, and those that are compared have to be lived.
+    while Instant::now() < end || !has_history(&history) {
         round += 1;
         if dice.once_in(5) {
             // Killed while it starts.
@@ -106,6 +105,7 @@ async fn start(data: &Path) -> (Up, Client) {
 
 async fn one_life(history: &Shared, data: &Path, round: u64, dice: &mut Dice) {
     let (up, client) = start(data).await;
+    let before = history.lock().unwrap().puts.len();
     let mut tasks = tokio::task::JoinSet::new();
     for watcher in 0..WATCHERS {
         tasks.spawn(watch(Api::default_namespaced(client.clone()), history.clone(), watcher));
@@ -114,15 +114,35 @@ async fn one_life(history: &Shared, data: &Path, round: u64, dice: &mut Dice) {
         let api = Api::default_namespaced(client.clone());
         tasks.spawn(write(api, history.clone(), round, writer, Dice::new(dice.roll())));
     }
+    // Some die before anything was acknowledged.
+    if !dice.once_in(4) {
+        until_acknowledged(history, before).await;
+    }
     tokio::time::sleep(Duration::from_millis(dice.below(900))).await;
     drop(up);
     // Connections break at once; a request that waits for an answer which never comes would be a bug of its own.
-    let ended = tokio::time::timeout(Duration::from_secs(10), async {
+    let ended = tokio::time::timeout(Duration::from_secs(60), async {
         while let Some(task) = tasks.join_next().await {
             task.expect("no watcher and no writer saw what must not be");
         }
     });
     ended.await.expect("clients notice that the server is gone");
+}
+
+/// Waits for a write of this life.
+async fn until_acknowledged(history: &Shared, before: usize) {
+    let acknowledged = async {
+        while history.lock().unwrap().puts.len() == before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), acknowledged).await.expect("writes are acknowledged");
+}
+
+/// Whether there is something to compare.
+fn has_history(history: &Shared) -> bool {
+    let history = history.lock().unwrap();
+    history.puts.len() > 1 && !history.deletes.is_empty()
 }
 
 /// Writes until the server is gone: puts of own and shared keys, and deletes of own keys right after a put, so
@@ -216,7 +236,7 @@ async fn finish(history: &Shared, client: &Client) {
     put(&api, END, END).await.unwrap().unwrap();
     for watcher in 0..WATCHERS {
         let watch = watch(api.clone(), history.clone(), watcher);
-        tokio::time::timeout(Duration::from_secs(30), watch).await.expect("a watcher catches up");
+        tokio::time::timeout(Duration::from_secs(60), watch).await.expect("a watcher catches up");
     }
     let there = api.list(&ListParams::default()).await.unwrap();
     let there: BTreeMap<String, (u64, String)> =

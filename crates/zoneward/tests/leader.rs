@@ -59,7 +59,7 @@ impl Candidate {
 
     async fn leads(&mut self) -> Duration {
         let since = Instant::now();
-        let led = tokio::time::timeout(Duration::from_secs(10), self.leading.wait_for(|leading| *leading));
+        let led = tokio::time::timeout(Duration::from_secs(60), self.leading.wait_for(|leading| *leading));
         led.await.expect("it leads in time").expect("it is alive");
         since.elapsed()
     }
@@ -126,7 +126,8 @@ async fn a_lease_taken_by_force_deposes_the_leader_at_once() {
         }
     }
     let lost = first.leading.wait_for(|leading| !*leading);
-    tokio::time::timeout(Duration::from_secs(1), lost).await.expect("it is deposed").expect("it is alive");
+    // Long before the deadline of a renewal.
+    tokio::time::timeout(Duration::from_secs(5), lost).await.expect("it is deposed").expect("it is alive");
     // The thief never renews, so the Lease comes back.
     first.leads().await;
 }

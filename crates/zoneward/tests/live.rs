@@ -1,9 +1,6 @@
 //! Commands without `-f` on a live API: the embedded one, started here, asked by its kubeconfig.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "started/up.rs"]
-mod started;
-
+use crate::started;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};

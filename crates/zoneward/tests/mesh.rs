@@ -1,5 +1,4 @@
 //! Conditions of routes and gateways on the embedded API, and what `zoneward mesh proxy` says to wrong use.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 use std::process::Command;
 use std::sync::Arc;
@@ -50,7 +49,7 @@ async fn read(client: &Client, path: &str) -> Value {
 
 async fn condition(client: &Client, name: &str) -> (Value, Value) {
     let path = format!("/apis/zoneward.dev/v1alpha1/namespaces/default/meshhttproutes/{name}");
-    for _ in 0..1_000 {
+    for _ in 0..6_000 {
         let object = read(client, &path).await;
         if object["status"]["conditions"][0]["type"] == route_status::ACCEPTED {
             return (
@@ -118,7 +117,7 @@ async fn routes_are_told_whether_they_count_and_nothing_is_written_twice() {
     let request = Request::patch(path).header("content-type", "application/json-patch+json");
     let request = request.body(serde_json::to_vec(&change).unwrap()).unwrap();
     client.request::<Value>(request).await.unwrap();
-    for _ in 0..1_000 {
+    for _ in 0..6_000 {
         if condition(&client, "bad").await.0["status"] == "True" {
             break;
         }
@@ -180,7 +179,7 @@ async fn post(client: &Client, path: &str, object: Value) {
 /// Waits until a condition of an object has this status and reason.
 async fn until(client: &Client, path: &str, name: &str, status: &str, reason: &str) -> Value {
     let mut last = Value::Null;
-    for _ in 0..1_000 {
+    for _ in 0..6_000 {
         last = read(client, path).await;
         let conditions = last["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let is_so = |c: &&Value| c["type"] == name && c["status"] == status && c["reason"] == reason;

@@ -1,5 +1,4 @@
 //! `zoneward migrate check` against rules that a real kube-proxy wrote for the objects in tests/migrate.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

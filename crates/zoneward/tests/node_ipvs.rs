@@ -1,49 +1,15 @@
 //! `zoneward node` in mode ipvs as a process of its own, on a kernel with IPVS: in the virtual machine of
 //! `cargo xtask test --extended --only ipvs`.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
-
-#[path = "../../dataplane/tests/packetflow/addresses.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod addresses;
-#[path = "../../dataplane/tests/packetflow/connect.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod connect;
-#[path = "../../dataplane/tests/packetflow/net.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod net;
-#[path = "node_live/place.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod place;
-#[path = "../../dataplane/tests/kernel/runner.rs"]
-mod runner;
-#[path = "../../dataplane/tests/packetflow/sctp.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod sctp;
-#[path = "../../dataplane/tests/packetflow/site.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod site;
-#[path = "../../dataplane/tests/kernel/namespace.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod user_namespace;
-#[path = "node_live/world.rs"]
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod world;
-
-/// A network namespace of its own, and no user namespace: IPVS is for root alone.
-mod namespace {
-    pub(crate) use super::user_namespace::{run, run_with};
-
-    pub(crate) fn enter() {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-        run("ip", &["link", "set", "lo", "up"]);
-    }
-}
+use crate::connect;
+use crate::namespace;
+use crate::node_live::place;
+use crate::node_live::world;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::time::Instant;
 
 use dataplane::iptables::ruleset::{IpvsDestination, IpvsServers};
@@ -56,15 +22,6 @@ use serde_json::{Value, json};
 use namespace::run;
 use place::{From, Place, Source, VIPS, here, there};
 use world::{Proxy, get, metric};
-
-const TESTS: &[runner::Test] = &[
-    ("the_node_runs_in_mode_ipvs", the_node_runs_in_mode_ipvs),
-    ("migrate_check_reads_mode_ipvs_of_the_kernel", migrate_check_reads_mode_ipvs_of_the_kernel),
-];
-
-fn main() -> ExitCode {
-    runner::run(TESTS)
-}
 
 const IPVS: &str = "mode: ipvs
 clusterCIDR: 10.1.0.0/16,fd00:1::/64
@@ -118,7 +75,7 @@ fn sysctl(name: &str) -> String {
 
 /// The virtual servers, as the kernel lists them.
 fn servers() -> Vec<String> {
-    let text = std::fs::read_to_string("/proc/net/ip_vs").unwrap();
+    let text = std::fs::read_to_string("/proc/thread-self/net/ip_vs").unwrap();
     let lines = text.lines().skip(3).filter(|line| !line.trim_start().starts_with("->"));
     lines.map(|line| line.split_whitespace().take(3).collect::<Vec<_>>().join(" ")).collect()
 }
@@ -138,7 +95,9 @@ fn change(change: &IpvsChange) {
 }
 
 /// Gives this kernel the rules that kube-proxy wrote in mode ipvs, and compares them with ours.
+#[test]
 fn migrate_check_reads_mode_ipvs_of_the_kernel() {
+    namespace::enter_as_root();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/migrate");
     let text = |file: &str| std::fs::read_to_string(folder.join(file)).unwrap();
     namespace::run_with(
@@ -185,7 +144,9 @@ fn is_alive(stream: &mut TcpStream) {
     assert_eq!(&answer, b"hello");
 }
 
+#[test]
 fn the_node_runs_in_mode_ipvs() {
+    namespace::enter_as_root();
     let begin = Instant::now();
     let place = Place::new("ipvs");
     add_foreign("10.96.99.1");
@@ -213,7 +174,7 @@ fn the_node_runs_in_mode_ipvs() {
     // Another mode, with a connection open that the old one forwards.
     let (_, mut stream) =
         place.site.others.within(|| connect::open("198.18.0.5:80".parse().unwrap()).unwrap());
-    let states = std::fs::read_to_string("/proc/net/ip_vs_conn").unwrap();
+    let states = std::fs::read_to_string("/proc/thread-self/net/ip_vs_conn").unwrap();
     let open = states.lines().find(|line| line.contains("ESTABLISHED")).unwrap();
     let left: u32 = open.split_whitespace().last().unwrap().parse().unwrap();
     assert!((1100..=1234).contains(&left), "tcpTimeout: {open}");
@@ -226,7 +187,7 @@ fn the_node_runs_in_mode_ipvs() {
         "its connection is open: {held:?}"
     );
     place.world.until("no virtual server gets new connections", || {
-        let text = std::fs::read_to_string("/proc/net/ip_vs").unwrap();
+        let text = std::fs::read_to_string("/proc/thread-self/net/ip_vs").unwrap();
         let mut reals = text.lines().filter(|line| line.trim_start().starts_with("->")).skip(1);
         reals.all(|line| line.split_whitespace().nth(3) == Some("0"))
     });

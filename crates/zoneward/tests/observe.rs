@@ -1,5 +1,4 @@
 //! `zoneward observe` and `zoneward status` in a demo: connections of real nodes, with zones and reasons.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

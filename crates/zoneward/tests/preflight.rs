@@ -1,10 +1,7 @@
 //! `zoneward preflight` on the real kernel, in namespaces of its own, and against the embedded API: each lack is named with
 //! a command that ends it, and nothing on the machine changes.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "started/up.rs"]
-mod started;
-
+use crate::started;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -85,7 +82,7 @@ fn a_machine_that_is_ready_passes_and_stays_as_it_is() {
 fn each_obstacle_is_named_and_its_fix_removes_it() {
     let script = format!(
         "sysctl -qw net.ipv4.ip_forward=0\n\
-         iptables-nft -t nat -N KUBE-SERVICES\niptables-legacy -t nat -N KUBE-SVC-TCOU7JCQXEZGVUNU\n\
+         iptables-nft -t nat -N KUBE-SERVICES\niptables-legacy -w 60 -t nat -N KUBE-SVC-TCOU7JCQXEZGVUNU\n\
          nft add table ip kube-proxy\n\
          mkdir -p /etc/cni/net.d\n\
          echo '{{\"name\": \"n\", \"plugins\": [{{\"type\": \"cilium-cni\"}}]}}' >/etc/cni/net.d/05-cilium.conflist\n\

@@ -12,7 +12,7 @@ mod api;
 mod client;
 #[path = "../benches/spill-live/envoy.rs"]
 mod envoy;
-#[path = "../../dataplane/tests/kernel/namespace.rs"]
+#[path = "../../dataplane/tests/namespace.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod namespace;
 #[path = "../benches/spill-live/place.rs"]
@@ -22,7 +22,7 @@ mod place;
 mod process;
 #[path = "../benches/spill-live/run.rs"]
 mod run;
-#[path = "../../dataplane/tests/kernel/runner.rs"]
+#[path = "spill_live/runner.rs"]
 mod runner;
 #[path = "../benches/spill-live/score.rs"]
 mod score;

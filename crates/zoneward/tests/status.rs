@@ -1,12 +1,8 @@
 //! `zoneward status` against a real API and its controllers: what it reports, the fix that it prints run by kubectl, exit
 //! codes, and what it says when no controller answers.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "started/shop.rs"]
-mod shop;
-#[path = "started/up.rs"]
-mod started;
-
+use crate::shop;
+use crate::started;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,9 +1,6 @@
 //! `Type=notify`: the daemons report their readiness to a socket as systemd's, at the time when it is true.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-#[path = "started/up.rs"]
-mod started;
-
+use crate::started;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

@@ -27,7 +27,7 @@ fn file(name: &str) -> PathBuf {
 }
 
 async fn lines(path: &std::path::Path, min: usize) -> usize {
-    for _ in 0..400 {
+    for _ in 0..2_400 {
         let count = fs::read_to_string(path).unwrap_or_default().lines().count();
         if count >= min {
             return count;

@@ -9,7 +9,7 @@
 
 mod connections;
 mod kubeproxy;
-#[path = "../../tests/kernel/namespace.rs"]
+#[path = "../../tests/namespace.rs"]
 #[allow(dead_code, reason = "tests use the rest")]
 mod namespace;
 #[path = "../../tests/packetflow/net.rs"]

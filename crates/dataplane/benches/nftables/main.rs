@@ -12,7 +12,7 @@ mod changes;
 mod kubeproxy;
 mod load;
 mod memory;
-#[path = "../../tests/kernel/namespace.rs"]
+#[path = "../../tests/namespace.rs"]
 mod namespace;
 #[path = "../../tests/packetflow/net.rs"]
 #[allow(dead_code, reason = "tests use the rest")]

@@ -11,13 +11,7 @@ use model::Family;
 use model::forward::UdpService;
 
 use super::flows;
-use super::namespace::{run, run_with};
-
-pub(crate) const TESTS: &[super::Test] = &[
-    ("pass_leaves_exactly_the_flows_that_the_cases_keep", pass_leaves_exactly_the_flows_that_the_cases_keep),
-    ("client_reaches_a_new_endpoint_after_the_pass", client_reaches_a_new_endpoint_after_the_pass),
-    ("flows_are_deleted_by_a_filter_within_the_kernel", flows_are_deleted_by_a_filter_within_the_kernel),
-];
+use crate::namespace::{run, run_with};
 
 /// All flows of a family and protocols; numbers are left out, since the kernel makes them up.
 fn all(conntrack: &mut ConntrackSocket, family: Family) -> BTreeSet<ConntrackEntry> {
@@ -48,7 +42,9 @@ fn insert(flow: &ConntrackEntry) {
     run("conntrack", &words);
 }
 
+#[test]
 fn pass_leaves_exactly_the_flows_that_the_cases_keep() {
+    toolbox::in_own_namespaces!();
     let mut conntrack = ConntrackSocket::open().unwrap();
     for case in flows::cases() {
         case.entries.iter().for_each(|(flow, _)| insert(flow));
@@ -102,7 +98,9 @@ fn received(socket: &UdpSocket) -> bool {
     socket.recv(&mut [0; 16]).is_ok()
 }
 
+#[test]
 fn client_reaches_a_new_endpoint_after_the_pass() {
+    toolbox::in_own_namespaces!();
     let mut conntrack = ConntrackSocket::open().unwrap();
     for world in &WORLDS {
         let dash = if world.family == "ip" { "-4" } else { "-6" };
@@ -146,7 +144,9 @@ fn client_reaches_a_new_endpoint_after_the_pass() {
     }
 }
 
+#[test]
 fn flows_are_deleted_by_a_filter_within_the_kernel() {
+    toolbox::in_own_namespaces!();
     // Any rule that asks conntrack turns it on in this namespace.
     run_with(
         "nft",

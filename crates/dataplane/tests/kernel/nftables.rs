@@ -10,26 +10,9 @@ use dataplane::nftables::fake::FakeKernel;
 use dataplane::nftables::ir::{Comment, Data, Element, IntervalEncoding, KeyBuilder, NftChange, Ruleset};
 use dataplane::nftables::{DumpRequest, Kernel};
 
-use super::namespace::{run, run_with};
 use super::refusals;
 use super::sample::{self, ip4, ip6};
-
-pub(crate) const TESTS: &[super::Test] = &[
-    ("kernel_holds_what_was_sent", kernel_holds_what_was_sent),
-    (
-        "nft_lists_what_was_sent_and_reads_its_listing_again",
-        nft_lists_what_was_sent_and_reads_its_listing_again,
-    ),
-    ("kernel_refuses_what_the_fake_refuses", kernel_refuses_what_the_fake_refuses),
-    ("checking_for_support_changes_nothing", checking_for_support_changes_nothing),
-    ("foreign_tables_stay_untouched", foreign_tables_stay_untouched),
-    ("large_load_is_split_to_fit_the_buffers", large_load_is_split_to_fit_the_buffers),
-    ("longest_batch_is_the_kernels_own_limit", longest_batch_is_the_kernels_own_limit),
-    (
-        "changes_one_by_one_leave_what_a_fresh_start_leaves",
-        changes_one_by_one_leave_what_a_fresh_start_leaves,
-    ),
-];
+use crate::namespace::{run, run_with};
 
 fn open() -> NetlinkSocket {
     NetlinkSocket::open().unwrap()
@@ -56,7 +39,9 @@ fn assert_same(held: &Ruleset, wanted: &Ruleset) {
 }
 
 /// In an empty kernel and beside tables of the same names; the fake does as the kernel does.
+#[test]
 fn checking_for_support_changes_nothing() {
+    toolbox::in_own_namespaces!();
     let program = sample::program();
     let mut kernels: [Box<dyn Kernel>; 2] = [Box::new(open()), Box::new(FakeKernel::new())];
     for kernel in &mut kernels {
@@ -79,14 +64,18 @@ fn checking_for_support_changes_nothing() {
     }
 }
 
+#[test]
 fn kernel_holds_what_was_sent() {
+    toolbox::in_own_namespaces!();
     let mut kernel = open();
     let program = sample::program();
     load(&mut kernel, initial_load_groups(&program)).unwrap_or_else(|error| panic!("{error}"));
     assert_same(&read_ours(&mut kernel), &program);
 }
 
+#[test]
 fn nft_lists_what_was_sent_and_reads_its_listing_again() {
+    toolbox::in_own_namespaces!();
     let mut kernel = open();
     load(&mut kernel, initial_load_groups(&sample::program())).unwrap();
     let listing = run("nft", &["list", "ruleset"]);
@@ -110,7 +99,9 @@ fn nft_lists_what_was_sent_and_reads_its_listing_again() {
     .assert_eq(&(rules.join("\n") + "\n"));
 }
 
+#[test]
 fn kernel_refuses_what_the_fake_refuses() {
+    toolbox::in_own_namespaces!();
     let mut kernel = open();
     load(&mut kernel, initial_load_groups(&sample::program())).unwrap();
     for (what, changes, errno) in refusals::all() {
@@ -143,7 +134,9 @@ table netdev ingress {
 }
 "#;
 
+#[test]
 fn foreign_tables_stay_untouched() {
+    toolbox::in_own_namespaces!();
     run_with("nft", &["-f", "-"], FOREIGN);
     let foreign = run("nft", &["list", "ruleset"]);
     let mut kernel = open();
@@ -201,7 +194,9 @@ impl Kernel for Narrow {
     }
 }
 
+#[test]
 fn large_load_is_split_to_fit_the_buffers() {
+    toolbox::in_own_namespaces!();
     let program = many(10_000);
     let limit = open().longest_batch();
     for mut kernel in [Box::new(open()) as Box<dyn Kernel>, Box::new(Narrow(open()))] {
@@ -219,7 +214,9 @@ fn large_load_is_split_to_fit_the_buffers() {
 }
 
 /// One byte more than the socket says, and one that just fits: the limit is the kernel's.
+#[test]
 fn longest_batch_is_the_kernels_own_limit() {
+    toolbox::in_own_namespaces!();
     let mut kernel = open();
     let limit = kernel.longest_batch();
     // Messages that no kernel knows fill the batch; whether they are refused does not matter, only whether they go out.
@@ -234,7 +231,9 @@ fn longest_batch_is_the_kernels_own_limit() {
 }
 
 /// Random elements come and go, on the real kernel and on the fake; all three stay the same.
+#[test]
 fn changes_one_by_one_leave_what_a_fresh_start_leaves() {
+    toolbox::in_own_namespaces!();
     let (mut kernel, mut fake) = (open(), FakeKernel::new());
     let mut program = sample::program();
     load(&mut kernel, initial_load_groups(&program)).unwrap();

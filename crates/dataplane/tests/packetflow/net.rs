@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use nix::sched::{CloneFlags, unshare};
 
-use super::namespace::{run, run_with};
+use crate::namespace::{run, run_with};
 
 /// A namespace next to the node's, connected by one pair of interfaces.
 pub(crate) struct Neighbour {

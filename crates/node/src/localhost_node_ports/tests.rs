@@ -52,7 +52,6 @@ async fn endpoint(name: &'static str) -> SocketAddr {
     address
 }
 
-/// A port that was free a moment ago.
 /// A port that no client takes before it is used: clients connect from 127.0.0.1.
 fn free() -> SocketAddr {
     static CALLS: AtomicU8 = AtomicU8::new(1);
@@ -113,8 +112,8 @@ async fn connections_are_copied_with_half_close_and_outlive_their_listener() {
 async fn a_port_in_use_is_named_and_served_when_it_is_free() {
     let metrics = LocalhostMetrics::default();
     let mut all = LocalhostNodePorts::with_limit(16, metrics.clone());
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let (at, other) = (taken.local_addr().unwrap(), free());
+    let (at, other) = (free(), free());
+    let taken = std::net::TcpListener::bind(at).unwrap();
     all.update(&key("web"), vec![port("web", at, endpoint("web").await)]);
     all.update(&key("api"), vec![port("api", other, endpoint("api").await)]);
     let notices = all.listen();

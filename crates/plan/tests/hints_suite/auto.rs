@@ -5,7 +5,7 @@ use model::annotation as a;
 use plan::hints::{Hysteresis, Mechanism, event_reason};
 use proptest::prelude::*;
 
-use crate::world::{self, World, name, notices};
+use crate::hints_suite::world::{self, World, name, notices};
 
 fn auto(zones: &[(&str, usize)], endpoints: &[(&str, usize)]) -> World {
     let mut world = World::new(zones, world::service(&[(a::TOPOLOGY_MODE, "Auto")], None));

@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use model::annotation as a;
 use plan::hints::{NodeAcks, conditions};
 
-use crate::world::{self, World};
+use crate::hints_suite::world::{self, World};
 
 const ALL_NODES: NodeAcks = NodeAcks { reached: 3, waiting: 0, behind: Vec::new() };
 

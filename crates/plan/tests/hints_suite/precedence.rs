@@ -5,7 +5,7 @@ use model::annotation as a;
 use plan::FeatureGates;
 use plan::hints::{Mechanism, MechanismChoice, TrafficDistributionDefaults, choose};
 
-use crate::world::{self, World, name};
+use crate::hints_suite::world::{self, World, name};
 
 fn choice(annotations: &[(&str, &str)], field: Option<&str>, gates: &str) -> MechanismChoice {
     let service = world::service(annotations, field);

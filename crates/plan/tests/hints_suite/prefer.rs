@@ -5,7 +5,7 @@ use model::annotation as a;
 use plan::hints::{Mechanism, ZoneWeight};
 use proptest::prelude::*;
 
-use crate::world::{self, World, notices};
+use crate::hints_suite::world::{self, World, notices};
 
 const THREE: [(&str, usize); 3] = [("a", 1), ("b", 1), ("c", 1)];
 

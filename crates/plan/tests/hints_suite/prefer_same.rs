@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use model::{EndpointConditions, annotation as a};
 use plan::hints::{Mechanism, ZoneWeight};
 
-use crate::world::{self, World, name, notices};
+use crate::hints_suite::world::{self, World, name, notices};
 
 fn check(world: &mut World, expect: Expect) {
     let outcome = world.sync();

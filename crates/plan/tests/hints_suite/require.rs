@@ -6,7 +6,7 @@ use plan::hints::same_zone::{TopologyLevel, combine};
 use plan::hints::{Mechanism, TopologyScope};
 use plan::regions::Regions;
 
-use crate::world::{self, World, name, notices};
+use crate::hints_suite::world::{self, World, name, notices};
 
 const LEVELS: [TopologyLevel; 3] = [TopologyLevel::Balanced, TopologyLevel::Prefer, TopologyLevel::Require];
 

@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use model::annotation as a;
 use plan::hints::Mechanism;
 
-use crate::world::{self, World, name, notices};
+use crate::hints_suite::world::{self, World, name, notices};
 
 fn spill(zones: &[(&str, usize)], endpoints: &[(&str, usize)]) -> World {
     let mut world = World::new(zones, world::service(&[(a::TRAFFIC_DISTRIBUTION, "Spill")], None));

@@ -4,7 +4,7 @@ use model::annotation as a;
 use plan::hints::Mechanism;
 use proptest::prelude::*;
 
-use crate::world::{self, World, name};
+use crate::hints_suite::world::{self, World, name};
 
 const MECHANISMS: [Mechanism; 8] = [
     Mechanism::Auto,

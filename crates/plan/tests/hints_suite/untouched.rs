@@ -4,7 +4,7 @@ use model::{EndpointConditions, Family, Hints, Labels, annotation as a};
 use plan::hints::{HintConfig, HintInput, Hysteresis, Mechanism, assign};
 use plan::slices::Packing;
 
-use crate::world::{self, World, content, endpoint, name, slice};
+use crate::hints_suite::world::{self, World, content, endpoint, name, slice};
 
 #[test]
 fn a_service_without_a_mechanism_plans_nothing() {

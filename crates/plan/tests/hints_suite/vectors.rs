@@ -11,7 +11,7 @@ use plan::hints::{
 use plan::slices::Packing;
 use serde_json::{Value, json};
 
-use crate::world::{self, World};
+use crate::hints_suite::world::{self, World};
 
 fn vectors(file: &str) -> Vec<Value> {
     let path = format!("{}/../../vectors/{file}", env!("CARGO_MANIFEST_DIR"));

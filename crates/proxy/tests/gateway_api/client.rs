@@ -23,7 +23,7 @@ use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertS
 use super::world::{Pairs, items, key, text};
 
 /// Long enough for a loaded machine, short enough to see what hangs.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a client got.
 #[derive(Clone, Debug, Default)]

@@ -6,7 +6,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use model::route::{EdgeSettings, TrustedProxies};
 use proxy::{CircuitBreakerLimits, ListenerKind, ProxyLimits, ProxyOptions, ProxyTables, ProxyTimeouts};
@@ -101,14 +101,6 @@ async fn connect(running: &Running, from: Ipv4Addr) -> std::io::Result<TcpStream
     Ok(stream)
 }
 
-/// The sum of a metric over its labels; `labels` is a part of the line.
-fn metric(running: &Running, name: &str, labels: &str) -> u64 {
-    let text = running.metrics();
-    let lines = text.lines().filter(|line| line.starts_with(&format!("zoneward_proxy_{name}")));
-    let values = lines.filter(|line| line.contains(labels)).filter_map(|line| line.rsplit(' ').next());
-    values.filter_map(|value| value.parse::<u64>().ok()).sum()
-}
-
 /// What the other client got: answers, and all that was no whole answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Answers {
@@ -124,7 +116,7 @@ async fn other_client(running: &Running, count: usize) -> Answers {
         let mut stream = connect(running, OTHER).await.expect("the proxy listens");
         let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n");
         let _ = stream.write_all(request.as_bytes()).await;
-        match tokio::time::timeout(PATIENCE, read_answer(&mut stream, "GET")).await {
+        match tokio::time::timeout(ANSWER_PATIENCE, read_answer(&mut stream, "GET")).await {
             Ok(Some(answer)) if answer.status == 200 && answer.body.len() == length => answers.whole += 1,
             Ok(Some(answer)) => {
                 let body = String::from_utf8_lossy(&answer.body[..answer.body.len().min(80)]).into_owned();
@@ -161,14 +153,6 @@ impl Attack {
             });
         }
         Self { _tasks: tasks, closed }
-    }
-}
-
-async fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -216,26 +200,28 @@ async fn slow_windows(from: From) {
     let proxy = running.clone();
     let attack =
         Attack::start(24, move |at| http2_streams(proxy.clone(), from.address(at), 16, "/long", Some(1)));
-    wait_until("nothing is evicted", || metric(&running, "evictions_total", "bodies") > 0).await;
+    wait_until("nothing is evicted", || metric_sum(&running, "evictions_total", "bodies") > 0).await;
     let most = Arc::new(AtomicUsize::new(0));
     let (watched, seen) = (running.clone(), most.clone());
     let watch = tokio::spawn(async move {
         loop {
-            seen.fetch_max(metric(&watched, "held_body_bytes", "") as usize, Relaxed);
+            seen.fetch_max(metric_sum(&watched, "held_body_bytes", "") as usize, Relaxed);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     });
     let answers = other_client(&running, 40).await;
     watch.abort();
     assert_eq!(answers, Answers { whole: 40, failed: Vec::new() }, "{from:?}");
-    assert!(metric(&running, "evictions_total", "bodies") > 0, "nothing was evicted");
+    assert!(metric_sum(&running, "evictions_total", "bodies") > 0, "nothing was evicted");
     assert!(attack.closed.load(Relaxed) > 0, "no attacker was closed");
     let most = most.load(Relaxed);
     println!("{from:?}: at most {most} bytes held, {} attackers closed", attack.closed.load(Relaxed));
     assert!(most <= HELD + HELD / 4, "{most} bytes were held");
     drop(attack);
-    wait_until("bytes are held for clients that are gone", || metric(&running, "held_body_bytes", "") == 0)
-        .await;
+    wait_until("bytes are held for clients that are gone", || {
+        metric_sum(&running, "held_body_bytes", "") == 0
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -259,13 +245,15 @@ async fn unread_responses(from: From) {
     let running = running(ProxyOptions { limits, ..ProxyOptions::default() }).await;
     let proxy = running.clone();
     let attack = Attack::start(96, move |at| http1_unread(proxy.clone(), from.address(at)));
-    wait_until("nothing is evicted", || metric(&running, "evictions_total", "bodies") > 0).await;
+    wait_until("nothing is evicted", || metric_sum(&running, "evictions_total", "bodies") > 0).await;
     let answers = other_client(&running, 40).await;
     assert_eq!(answers, Answers { whole: 40, failed: Vec::new() }, "{from:?}");
     assert!(attack.closed.load(Relaxed) > 0, "no attacker was closed");
     drop(attack);
-    wait_until("bytes are held for clients that are gone", || metric(&running, "held_body_bytes", "") == 0)
-        .await;
+    wait_until("bytes are held for clients that are gone", || {
+        metric_sum(&running, "held_body_bytes", "") == 0
+    })
+    .await;
 }
 
 async fn http1_unread(running: Arc<Running>, from: Ipv4Addr) {
@@ -309,19 +297,19 @@ async fn hanging_requests(from: From, protocol_is_http2: bool) {
         Attack::start(200, move |at| http1_hanging(proxy.clone(), from.address(at)))
     };
     wait_until("the backend is not full", || {
-        let refused = metric(&running, "backend_overflows_total", "requests");
-        refused + metric(&running, "backend_evictions_total", "") + 128 >= 200
+        let refused = metric_sum(&running, "backend_overflows_total", "requests");
+        refused + metric_sum(&running, "backend_evictions_total", "") + 128 >= 200
     })
     .await;
     let answers = other_client(&running, 60).await;
     assert_eq!(answers, Answers { whole: 60, failed: Vec::new() }, "{from:?}");
-    assert!(metric(&running, "backend_evictions_total", "") > 0, "nothing was evicted");
+    assert!(metric_sum(&running, "backend_evictions_total", "") > 0, "nothing was evicted");
     if protocol_is_http2 {
-        assert!(metric(&running, "backend_overflows_total", "requests") > 0, "no attacker was refused");
+        assert!(metric_sum(&running, "backend_overflows_total", "requests") > 0, "no attacker was refused");
     }
-    assert!(metric(&running, "upstream_sockets", "") <= 128 + 32, "more connections than allowed");
+    assert!(metric_sum(&running, "upstream_sockets", "") <= 128 + 32, "more connections than allowed");
     drop(attack);
-    wait_until("slots are held for clients that are gone", || metric(&running, "open_requests", "") == 0)
+    wait_until("slots are held for clients that are gone", || metric_sum(&running, "open_requests", "") == 0)
         .await;
 }
 
@@ -374,11 +362,11 @@ async fn hanging_requests_leave_others_their_share_of_the_proxy() {
     let attack = Attack::start(20, move |at| {
         http2_streams(proxy.clone(), From::Sixteen.address(at), 64, "/hang", None)
     });
-    wait_until("the proxy is not full", || metric(&running, "open_requests", "") >= 128).await;
+    wait_until("the proxy is not full", || metric_sum(&running, "open_requests", "") >= 128).await;
     let answers = other_client(&running, 60).await;
     assert_eq!(answers, Answers { whole: 60, failed: Vec::new() });
-    assert!(metric(&running, "evictions_total", "requests") > 0, "nothing was evicted");
-    assert!(metric(&running, "refused_requests_total", "requests") > 0, "no attacker was refused");
+    assert!(metric_sum(&running, "evictions_total", "requests") > 0, "nothing was evicted");
+    assert!(metric_sum(&running, "refused_requests_total", "requests") > 0, "no attacker was refused");
     drop(attack);
 }
 
@@ -395,13 +383,13 @@ async fn hanging_requests_at_all_descriptors(from: From) {
     let proxy = running.clone();
     let attack =
         Attack::start(20, move |at| http2_streams(proxy.clone(), from.address(at), 128, "/hang", None));
-    wait_until("descriptors are free", || metric(&running, "upstream_sockets", "") >= 96).await;
+    wait_until("descriptors are free", || metric_sum(&running, "upstream_sockets", "") >= 96).await;
     let answers = other_client(&running, 40).await;
     assert_eq!(answers, Answers { whole: 40, failed: Vec::new() }, "{from:?}");
-    assert!(metric(&running, "upstream_sockets", "") <= 96, "more connections than descriptors");
-    assert!(metric(&running, "evictions_total", "descriptors") > 0, "nothing was evicted");
+    assert!(metric_sum(&running, "upstream_sockets", "") <= 96, "more connections than descriptors");
+    assert!(metric_sum(&running, "evictions_total", "descriptors") > 0, "nothing was evicted");
     drop(attack);
-    wait_until("descriptors of clients that are gone", || metric(&running, "upstream_sockets", "") < 96)
+    wait_until("descriptors of clients that are gone", || metric_sum(&running, "upstream_sockets", "") < 96)
         .await;
 }
 
@@ -438,7 +426,7 @@ async fn idle_connections_are_closed_for_new_ones() {
         wait_until("the limit is not reached", || running.proxy.open_connections() >= 85).await;
         let answers = other_client(&running, 40).await;
         assert_eq!(answers, Answers { whole: 40, failed: Vec::new() }, "{from:?}");
-        assert!(metric(&running, "evictions_total", "\"connections\"") > 0, "nothing was evicted");
+        assert!(metric_sum(&running, "evictions_total", "\"connections\"") > 0, "nothing was evicted");
         drop(attack);
     }
 }
@@ -462,7 +450,7 @@ async fn idle_tunnels_are_closed_for_other_clients() {
             let _ = stream.read_u8().await;
         }
     });
-    wait_until("the backend is not full", || metric(&running, "upstream_sockets", "") >= 250).await;
+    wait_until("the backend is not full", || metric_sum(&running, "upstream_sockets", "") >= 250).await;
     let answers = other_client(&running, 40).await;
     assert_eq!(answers, Answers { whole: 40, failed: Vec::new() });
     drop(attack);
@@ -502,8 +490,8 @@ async fn clients_behind_a_trusted_load_balancer_have_shares_of_their_own() {
             let running = &running;
             move || {
                 let lost = ["backend_evictions_total", "backend_overflows_total"];
-                let lost: u64 = lost.iter().map(|name| metric(running, name, "")).sum();
-                metric(running, "open_requests", "") + lost >= count
+                let lost: u64 = lost.iter().map(|name| metric_sum(running, name, "")).sum();
+                metric_sum(running, "open_requests", "") + lost >= count
             }
         };
         let mut attackers = Vec::new();
@@ -517,7 +505,7 @@ async fn clients_behind_a_trusted_load_balancer_have_shares_of_their_own() {
             attackers.push(hang("192.0.2.1").await);
             wait_until("no request arrives", all(count)).await;
         }
-        assert!(metric(&running, "backend_evictions_total", "") > 0, "nothing was evicted");
+        assert!(metric_sum(&running, "backend_evictions_total", "") > 0, "nothing was evicted");
         let answer = tokio::time::timeout(Duration::from_millis(100), other.read_u8()).await;
         assert!(answer.is_err(), "evicted for requests of a client that has more ({proxy_protocol})");
     }
@@ -534,7 +522,7 @@ async fn a_client_below_the_minimum_rate_is_closed() {
     let running = running(ProxyOptions { timeouts, ..ProxyOptions::default() }).await;
     let ended = http2_streams(running.clone(), OTHER, 4, "/long", Some(1));
     tokio::time::timeout(PATIENCE, ended).await.expect("closed");
-    assert_eq!(metric(&running, "stalled_connections_total", ""), 1);
+    assert_eq!(metric_sum(&running, "stalled_connections_total", ""), 1);
     // With a window of 250 bytes every 200 ms it is fast enough.
     let ended = http2_streams(running.clone(), OTHER, 4, "/long", Some(250));
     tokio::time::timeout(Duration::from_secs(3), ended).await.expect_err("closed above the minimum rate");

@@ -174,15 +174,14 @@ async fn an_upgrade_is_still_matched() {
 async fn a_tunnel_for_http_is_refused() {
     let running = plain().await;
     for protocol in ["h2c", "H2C", "h2", "http/1.1"] {
-        let mut sender = http2(running.address).await;
-        sender.ready().await.expect("ready");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        let request =
-            Request::builder().method(Method::CONNECT).uri("http://svc.test/").version(Version::HTTP_2);
-        let mut request = request.body(full(Bytes::new())).expect("a request");
-        request.extensions_mut().insert(hyper::ext::Protocol::from(protocol));
-        let status = sender.send_request(request).await.expect("an answer").status();
-        assert_eq!(status, 501, "{protocol}");
+        let request = || {
+            let request =
+                Request::builder().method(Method::CONNECT).uri("http://svc.test/").version(Version::HTTP_2);
+            let mut request = request.body(full(Bytes::new())).expect("a request");
+            request.extensions_mut().insert(hyper::ext::Protocol::from(protocol));
+            request
+        };
+        assert_eq!(extended_connect(running.address, request).await.status(), 501, "{protocol}");
     }
     for protocol in ["h2c", "HTTP/2.0", "websocket, h2c"] {
         let answer = running.get("/", &[("connection", "upgrade"), ("upgrade", protocol)]).await;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
@@ -21,8 +21,27 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Long enough for a loaded machine, short enough to see what hangs.
+/// How long a connection may take to be closed. No more than the shortest timeout of the proxy's defaults: what is closed by
+/// then was closed by what the test set.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an answer may take on a loaded machine.
+pub const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+
+pub async fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < ANSWER_PATIENCE, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The sum of a metric over its labels; `labels` is a part of the line.
+pub fn metric_sum(running: &Running, name: &str, labels: &str) -> u64 {
+    let text = running.metrics();
+    let lines = text.lines().filter(|line| line.starts_with(&format!("zoneward_proxy_{name}")));
+    let values = lines.filter(|line| line.contains(labels)).filter_map(|line| line.rsplit(' ').next());
+    values.filter_map(|value| value.parse::<u64>().ok()).sum()
+}
 
 pub fn key(name: &str) -> ServiceKey {
     ServiceKey::new(&"default".into(), &name.into())
@@ -74,13 +93,8 @@ impl Echo {
     }
 
     pub async fn wait_for(&self, count: usize) -> Vec<Seen> {
-        for _ in 0..500 {
-            if self.seen().len() >= count {
-                return self.seen();
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("the endpoint saw {} requests, not {count}", self.seen().len());
+        wait_until("requests at the endpoint", || self.seen().len() >= count).await;
+        self.seen()
     }
 }
 
@@ -425,7 +439,7 @@ async fn read_fields(stream: &mut TcpStream) -> Option<HeaderMap> {
 
 /// Reads one answer; `None` if the connection ends before.
 pub async fn read_answer(stream: &mut TcpStream, method: &str) -> Option<Answer> {
-    tokio::time::timeout(PATIENCE, read_answer_now(stream, method)).await.expect("an answer in time")
+    tokio::time::timeout(ANSWER_PATIENCE, read_answer_now(stream, method)).await.expect("an answer in time")
 }
 
 async fn read_answer_now(stream: &mut TcpStream, method: &str) -> Option<Answer> {
@@ -468,6 +482,24 @@ pub async fn http2(
             .expect("a handshake");
     tokio::spawn(connection);
     sender
+}
+
+/// The answer to an extended CONNECT on a connection of its own. The client refuses to send it until the proxy's settings
+/// have come, which say that it knows the extension.
+pub async fn extended_connect(
+    address: SocketAddr,
+    request: impl Fn() -> http::Request<http_body_util::combinators::BoxBody<Bytes, Infallible>>,
+) -> hyper::Response<hyper::body::Incoming> {
+    let mut sender = http2(address).await;
+    let deadline = tokio::time::Instant::now() + ANSWER_PATIENCE;
+    loop {
+        sender.ready().await.expect("ready");
+        match sender.send_request(request()).await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
 }
 
 pub fn full(bytes: impl Into<Bytes>) -> http_body_util::combinators::BoxBody<Bytes, Infallible> {

@@ -159,8 +159,8 @@ async fn more_requests_than_allowed_are_503() {
     let limits = ProxyLimits { requests: 1, ..ProxyLimits::default() };
     let running = with_limits(limits, ProxyTimeouts::default()).await;
     let mut slow = running.connect().await;
-    slow.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-delay: 500\r\n\r\n").await.expect("sent");
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    slow.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-delay: 1500\r\n\r\n").await.expect("sent");
+    wait_until("the first request", || metric_sum(&running, "open_requests", "") == 1).await;
     assert_eq!(running.get("/", &[]).await.status, 503);
     assert_eq!(read_answer(&mut slow, "GET").await.expect("an answer").status, 200);
     assert_eq!(running.get("/", &[]).await.status, 200);

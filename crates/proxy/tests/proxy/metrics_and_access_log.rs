@@ -37,8 +37,7 @@ async fn routes_and_backends_are_counted_with_their_zones() {
         running.get(path, &[]).await;
     }
     running.get("/v1", &[("x-status", "500")]).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    let text = running.metrics();
+    // Counted after the answer.
     for line in [
         "route_requests_total{route=\"MeshHTTPRoute default/r spec.to[0].rules[0]\",code=\"2xx\"} 2",
         "route_requests_total{route=\"MeshHTTPRoute default/r spec.to[0].rules[0]\",code=\"5xx\"} 1",
@@ -51,7 +50,7 @@ async fn routes_and_backends_are_counted_with_their_zones() {
         "backend_endpoints{backend=\"default/backend:80\",state=\"used\"} 1",
         "open_requests 0",
     ] {
-        assert!(text.contains(&format!("\nzoneward_proxy_{line}\n")), "{line}\nis not in\n{text}");
+        wait_until(line, || running.metrics().contains(&format!("\nzoneward_proxy_{line}\n"))).await;
     }
 }
 
@@ -70,10 +69,9 @@ async fn counters_go_on_when_tables_change() {
         ..ProxyTables::default()
     });
     running.get("/v1", &[]).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    let text = running.metrics();
-    assert!(text.contains("rules[0]\",code=\"2xx\"} 2"), "{text}");
-    assert!(text.contains("locality=\"cross-zone\"} 1"), "{text}");
+    for part in ["rules[0]\",code=\"2xx\"} 2", "locality=\"cross-zone\"} 1"] {
+        wait_until(part, || running.metrics().contains(part)).await;
+    }
     // What no table has any more is not told any more.
     running.proxy.swap(ProxyTables::default());
     assert!(!running.metrics().contains("rules[0]"));

@@ -22,8 +22,9 @@ async fn running(endpoints: &[SocketAddr], settings: ProxyOptions) -> (Running, 
     (Running::with(tables(&routes, endpoints), to_backend(), settings).await, routes)
 }
 
-async fn dead() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound")
+/// Nothing listens there.
+fn dead() -> SocketAddr {
+    toolbox::ports::free_port()
 }
 
 /// An endpoint that reads a head, says this, and closes.
@@ -45,7 +46,7 @@ async fn says(text: &'static str) -> SocketAddr {
 #[tokio::test]
 async fn an_endpoint_that_cannot_be_reached_costs_no_request() {
     let alive = Echo::start("backend").await;
-    let (running, _) = running(&[dead().await, alive.address, dead().await], ProxyOptions::default()).await;
+    let (running, _) = running(&[dead(), alive.address, dead()], ProxyOptions::default()).await;
     for _ in 0..100 {
         assert_eq!(running.send("POST", "/", &[], b"body").await.status, 200);
     }
@@ -54,7 +55,7 @@ async fn an_endpoint_that_cannot_be_reached_costs_no_request() {
 
 #[tokio::test]
 async fn nobody_there_is_503_and_says_so_at_once() {
-    for endpoints in [vec![], vec![dead().await], vec![dead().await, dead().await, dead().await]] {
+    for endpoints in [vec![], vec![dead()], vec![dead(), dead(), dead()]] {
         let (running, _) = running(&endpoints, ProxyOptions::default()).await;
         assert_eq!(running.get("/", &[]).await.status, 503);
     }
@@ -153,7 +154,7 @@ async fn a_request_in_flight_is_finished_by_an_endpoint_that_left_the_table() {
     let (running, routes) = running(&[old.address], ProxyOptions::default()).await;
     let mut slow = running.connect().await;
     slow.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-delay: 500\r\n\r\n").await.expect("sent");
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    wait_until("a connection to the endpoint", || metric_sum(&running, "upstream_sockets", "") > 0).await;
     running.proxy.swap(tables(&routes, &[new.address]));
     assert_eq!(running.get("/", &[]).await.json()["backend"], "new");
     assert_eq!(read_answer(&mut slow, "GET").await.expect("an answer").json()["backend"], "old");
@@ -167,10 +168,10 @@ async fn the_end_waits_for_what_is_begun_and_no_longer_than_it_may() {
     unused.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.expect("sent");
     read_answer(&mut unused, "GET").await.expect("an answer");
     let mut slow = running.connect().await;
-    slow.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-delay: 400\r\n\r\n").await.expect("sent");
+    slow.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-delay: 1500\r\n\r\n").await.expect("sent");
     let mut endless = running.connect().await;
     endless.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-delay: 60000\r\n\r\n").await.expect("sent");
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    wait_until("two requests", || metric_sum(&running, "open_requests", "") == 2).await;
     running.stop();
     let began = Instant::now();
     let proxy = running.proxy.clone();

@@ -12,7 +12,6 @@ use model::route::TrustedProxies;
 use proxy::{ListenerKind, ProxyOptions, ProxyTables, SpanExporter, SpanExporterError, SpanExporterOptions};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
 
 use self::collector::*;
 use super::harness::*;
@@ -48,7 +47,7 @@ fn count(running: &Running, result: &str) -> u64 {
 }
 
 async fn wait_for(running: &Running, result: &str, at_least: u64) {
-    for _ in 0..1_500 {
+    for _ in 0..3_000 {
         if count(running, result) >= at_least {
             return;
         }
@@ -172,7 +171,7 @@ async fn a_request_without_context_starts_a_trace_and_local_replies_have_no_clie
 #[tokio::test]
 async fn each_retry_is_a_client_span() {
     let (collector, alive) = (Collector::start().await, Echo::start("backend").await);
-    let dead = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
+    let dead = toolbox::ports::free_port();
     let routes = Arc::new(sidecar(&[], &["backend"], "frontend"));
     // The dead endpoint is nearly always drawn first.
     let endpoints = vec![(dead, 10_000.0, true), (alive.address, 1.0, false)];
@@ -299,7 +298,7 @@ async fn a_client_that_disconnects_ends_both_spans() {
     let running = with_rules(rules(), traced(collector.options())).await;
     let mut stream = running.connect().await;
     stream.write_all(b"GET /v1 HTTP/1.1\r\nhost: a\r\nx-delay: 5000\r\n\r\n").await.expect("sent");
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    wait_until("a connection to the endpoint", || metric_sum(&running, "upstream_sockets", "") > 0).await;
     drop(stream);
     let spans = collector.spans(2).await;
     for span in &spans {

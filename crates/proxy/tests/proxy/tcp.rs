@@ -87,7 +87,7 @@ async fn each_side_may_close_its_half() {
 
 #[tokio::test]
 async fn an_endpoint_that_is_down_is_left_for_another() {
-    let dead = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
+    let dead = toolbox::ports::free_port();
     let both = vec![(greeter("a").await, 1.0, true), (dead, 1.0, true)];
     let running = split(
         [("tcp-a".to_owned(), both.clone()), ("tcp-b".to_owned(), both)].into(),

@@ -83,19 +83,18 @@ async fn ask1(running: &Running, path: &str) -> (TcpStream, Answer) {
 
 /// Asks by HTTP/2.
 async fn ask2(running: &Running, path: &str) -> Response<Incoming> {
-    let mut sender = http2(running.address).await;
-    sender.ready().await.expect("ready");
-    // The server has to have said that it knows the extension.
-    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    let mut request = Request::builder()
-        .method(Method::CONNECT)
-        .uri(format!("http://svc.test{path}"))
-        .version(Version::HTTP_2)
-        .header("sec-websocket-version", "13")
-        .body(full(Bytes::new()))
-        .expect("a request");
-    request.extensions_mut().insert(hyper::ext::Protocol::from_static("websocket"));
-    sender.send_request(request).await.expect("an answer")
+    extended_connect(running.address, || {
+        let mut request = Request::builder()
+            .method(Method::CONNECT)
+            .uri(format!("http://svc.test{path}"))
+            .version(Version::HTTP_2)
+            .header("sec-websocket-version", "13")
+            .body(full(Bytes::new()))
+            .expect("a request");
+        request.extensions_mut().insert(hyper::ext::Protocol::from_static("websocket"));
+        request
+    })
+    .await
 }
 
 async fn echoes(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin) {

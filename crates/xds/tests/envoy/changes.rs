@@ -15,8 +15,8 @@ use xds::server::{XdsServerSettings, XdsServerTls};
 
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log, request};
-use crate::process::free_port;
 use crate::world::{Places, sidecar_input, snapshot};
+use toolbox::ports::free_port;
 
 /// Requests without a pause until it is told to stop.
 struct Load {

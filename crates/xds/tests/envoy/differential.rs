@@ -14,8 +14,8 @@ use xds::resource::{ResourceSet, ResourceType};
 
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log, Message};
-use crate::process::free_port;
 use crate::world::{Places, gateway_input, items, key, sidecar_input, snapshot};
+use toolbox::ports::free_port;
 
 /// Numbers that only look random, the same for the same seed.
 struct Dice(u64);
@@ -518,7 +518,7 @@ fn compare_copies(log: &Log) -> (usize, Vec<String>) {
         if envoys == ours {
             return (ours.len(), Vec::new());
         }
-        if start.elapsed() > Duration::from_secs(3) {
+        if start.elapsed() > Duration::from_secs(30) {
             let only = |side: &str, mine: &[String], others: &[String]| {
                 let mut rest = others.to_vec();
                 let mut found = Vec::new();

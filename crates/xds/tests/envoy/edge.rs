@@ -13,8 +13,9 @@ use xds::render::{RenderInput, render};
 use crate::differential::embedded;
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log, Message};
-use crate::process::{Envoy, free_port};
+use crate::process::Envoy;
 use crate::world::{Places, gateway_input, snapshot};
+use toolbox::ports::free_port;
 
 /// An Envoy and the embedded proxy with the same tables and settings.
 struct Both {

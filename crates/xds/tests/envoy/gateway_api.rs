@@ -24,7 +24,7 @@ use self::client::send;
 use self::serving::{Listening, Ports, listening, resources};
 use self::world::{World, cases, items};
 use crate::harness::{Control, bootstrap, envoy};
-use crate::process::free_port;
+use toolbox::ports::free_port;
 
 /// Envoys get no UDP listeners: docs/reference/gateway-api.md.
 fn is_different(request: &Value) -> bool {

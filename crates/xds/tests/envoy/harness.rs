@@ -12,7 +12,8 @@ use xds::resource::{ResourceSet, ResourceType};
 use xds::server::{ResourceSource, StreamRegistry, XdsServerSettings, serve};
 use xds::stream::PublishedResources;
 
-use crate::process::{Envoy, free_port};
+use crate::process::Envoy;
+use toolbox::ports::free_port;
 
 /// One configuration for everybody who connects.
 struct Same(watch::Sender<Option<Arc<PublishedResources>>>);

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -172,16 +172,28 @@ impl Echo {
         Self { address, down }
     }
 
-    /// Refuses connections from now on and ends those that are open.
+    /// Refuses connections from now on, and returns when those that were open have ended.
     pub fn stop(&self) {
-        self.down.store(true, Ordering::SeqCst);
-        let _ = TcpStream::connect(self.address);
+        self.end();
+        let start = Instant::now();
+        // Each connection has a copy of it, and so has the listener.
+        while Arc::strong_count(&self.down) > 1 {
+            assert!(start.elapsed() < Duration::from_secs(60), "a connection is still open");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn end(&self) {
+        // Once only: the port may belong to another process afterwards.
+        if !self.down.swap(true, Ordering::SeqCst) {
+            let _ = TcpStream::connect(self.address);
+        }
     }
 }
 
 impl Drop for Echo {
     fn drop(&mut self) {
-        self.stop();
+        self.end();
     }
 }
 

@@ -13,8 +13,8 @@ use xds::render::{RenderInput, render};
 
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log, Message, request};
-use crate::process::free_port;
 use crate::world::{Places, gateway_input, key, sidecar_input, snapshot};
+use toolbox::ports::free_port;
 
 fn policy(settings: &Value) -> Value {
     json!({"type": "MeshLoadBalancing", "name": "policy", "spec": {"to": [

@@ -14,8 +14,8 @@ use xds::render::{RenderInput, render};
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log};
 use crate::load_balancing::embedded;
-use crate::process::free_port;
 use crate::world::{Places, sidecar_input, snapshot};
+use toolbox::ports::free_port;
 
 /// The zone of each endpoint.
 const ZONES: [&str; 4] = ["a", "a", "b", "c"];
@@ -109,7 +109,7 @@ fn the_next_priority_serves_when_the_endpoints_before_it_vanish() {
     on_both(&settings, |at, echoes| {
         assert_eq!(shares(at, 100)[3], 0.0);
         echoes[..3].iter().for_each(Echo::stop);
-        // Open connections end meanwhile.
+        // The proxy learns meanwhile that open connections have ended.
         std::thread::sleep(std::time::Duration::from_millis(300));
         shares(at, 100);
         assert_near(&shares(at, 300), [0.0, 0.0, 0.0, 1.0]);

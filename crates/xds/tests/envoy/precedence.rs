@@ -14,8 +14,8 @@ use xds::resource::{ResourceSet, ResourceType};
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Echo, Log, Message, request};
 use crate::load_balancing::embedded;
-use crate::process::free_port;
 use crate::world::{Places, gateway_input, key, sidecar_input, snapshot, table};
+use toolbox::ports::free_port;
 
 const BACKENDS: [&str; 2] = ["one", "two"];
 

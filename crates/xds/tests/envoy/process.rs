@@ -1,22 +1,10 @@
 //! A real Envoy as a process of the test's.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-/// A port that nobody has for now, below those that the kernel gives to clients: it stays free until it is used.
-pub fn free_port() -> SocketAddr {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let port = 10_000 + (std::process::id() * 211 + NEXT.fetch_add(1, Ordering::SeqCst)) % 20_000;
-        let address = SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()));
-        if TcpListener::bind(address).is_ok() {
-            return address;
-        }
-    }
-}
 
 /// A running Envoy.
 pub struct Envoy {

@@ -18,8 +18,8 @@ use xds::resource::ResourceType;
 
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Echo, Log, request};
-use crate::process::free_port;
 use crate::world::{Places, gateway_input, sidecar_input, snapshot, speaking};
+use toolbox::ports::free_port;
 
 /// A server that says its name, and then whatever it hears.
 pub fn greeter(name: &'static str) -> SocketAddr {

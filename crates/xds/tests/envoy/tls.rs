@@ -22,9 +22,9 @@ use xds::resource::ResourceType;
 
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log, Message};
-use crate::process::free_port;
 use crate::protocols::{greeted, greeter, tcp_route};
 use crate::world::{Places, gateway_input, snapshot, speaking};
+use toolbox::ports::free_port;
 
 /// A certificate for a host, as a Secret has it, and as a client trusts it.
 fn certificate(host: &str) -> (Arc<PemKeyPair>, CertificateDer<'static>) {

@@ -10,8 +10,8 @@ use xds::render::{RenderInput, render};
 
 use crate::harness::{Control, bootstrap, envoy};
 use crate::http::{Connection, Echo, Log};
-use crate::process::free_port;
 use crate::world::{Places, backend, sidecar_input, snapshot};
+use toolbox::ports::free_port;
 
 const REQUESTS: usize = 3000;
 
@@ -87,7 +87,7 @@ fn envoy_gives_the_shares_that_the_plan_says_and_turns_to_other_zones_only_witho
     // The zone's endpoints vanish, and nobody has told Envoy: priority 1 takes over without a failed request.
     echoes[0].stop();
     echoes[1].stop();
-    // What was open there ends meanwhile: a request that is on its way when its backend dies is lost to everybody.
+    // Envoy learns meanwhile that what was open there has ended: a request that is on its way when its backend dies is lost to everybody.
     std::thread::sleep(std::time::Duration::from_millis(300));
     let (seen, failed) = counts(at, 1000);
     assert_eq!(failed, 0, "{seen:?}");

@@ -258,6 +258,8 @@ fn apt_get(words: &[&str], advice: &str) -> Result<(), Stop> {
     command
         .env("DEBIAN_FRONTEND", "noninteractive")
         .args(["-q", "-y", "--no-install-recommends"])
+        // Another installation on this machine is waited for.
+        .args(["-o", "DPkg::Lock::Timeout=600"])
         .args(words);
     shell::run(&mut command, &shell::typed("apt-get", words), advice)
 }

@@ -108,7 +108,7 @@ fn program() -> Command {
 }
 
 fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    toolbox::ports::free_port().port()
 }
 
 fn loopback(port: u16) -> SocketAddr {

@@ -43,7 +43,7 @@ fn main() {
 async fn measure(shape: Shape) {
     let api = world::store().await;
     let client = cluster::in_process(api, &clock::Clock::system());
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = toolbox::ports::free_port().port();
     let start = Instant::now();
     world::fill(&client, shape, port).await;
     println!("{} routes {shape}: written in {:.1} s", shape.routes(), start.elapsed().as_secs_f64());

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends here")]
 
 mod floor;
-#[path = "../../../dataplane/tests/kernel/namespace.rs"]
+#[path = "../../../dataplane/tests/namespace.rs"]
 #[allow(dead_code, reason = "shared with tests, which use more of it")]
 mod namespace;
 #[path = "../node/proxy.rs"]

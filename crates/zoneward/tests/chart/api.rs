@@ -17,11 +17,8 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-#[path = "../started/up.rs"]
-mod up;
-
-use crate::objects::unknown_fields;
-use up::{Up, ask};
+use crate::chart::objects::unknown_fields;
+use crate::started::{Up, ask};
 
 /// A kind that the embedded API may not serve.
 #[derive(Debug)]
@@ -100,7 +97,7 @@ pub struct TestApi {
 
 impl TestApi {
     pub fn start(name: &str) -> Self {
-        let folder = up::folder(name);
+        let folder = crate::started::folder(name);
         let up = Up::start(&folder, &["--no-mesh", "--no-controllers"]);
         let shared = Arc::new(Shared {
             data: folder.clone(),

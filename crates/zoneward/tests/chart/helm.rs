@@ -1,6 +1,7 @@
 //! The real helm on the chart of this repository, and the value sets beside this file.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -69,11 +70,44 @@ impl ValueSet {
         Self::new(values().join(format!("{name}.yaml")))
     }
 
-    /// The objects of this set, in kube-system.
+    /// The objects of this set, in kube-system. Each test is a process, so what helm made of the same chart and values is
+    /// kept in a file.
     pub fn objects(&self) -> Vec<Value> {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
+            "chart-{}-{:016x}.json",
+            self.name,
+            self.digest()
+        ));
+        if let Ok(bytes) = fs::read(&file) {
+            return serde_json::from_slice(&bytes).unwrap();
+        }
         let mut command = template("kube-system", &self.version);
-        documents(&succeed(command.arg("--values").arg(&self.file)))
+        let objects = documents(&succeed(command.arg("--values").arg(&self.file)));
+        // Another test may be writing the same.
+        let own = file.with_extension(std::process::id().to_string());
+        fs::write(&own, serde_json::to_vec(&objects).unwrap()).unwrap();
+        fs::rename(own, file).unwrap();
+        objects
     }
+
+    /// Of all that helm reads, and of helm.
+    fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let helm = fs::metadata(toolbox::path("helm")).unwrap();
+        (&self.version, helm.len(), helm.modified().unwrap()).hash(&mut hasher);
+        for file in files_below(&chart()).into_iter().chain([self.file.clone()]) {
+            (&file, fs::read(&file).unwrap()).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+}
+
+/// All files below a folder, in order.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut entries: Vec<PathBuf> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    entries.into_iter().flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
 fn values() -> PathBuf {

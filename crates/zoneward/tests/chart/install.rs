@@ -7,8 +7,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::api::TestApi;
-use crate::helm::{ValueSet, chart, fail, helm, root, succeed, value_sets};
+use crate::chart::api::TestApi;
+use crate::chart::helm::{ValueSet, chart, fail, helm, root, succeed, value_sets};
 
 fn kubectl(api: &TestApi) -> Command {
     let mut command = toolbox::command("kubectl");

@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::helm::{ValueSet, documents, root, succeed, template, value_sets};
+use crate::chart::helm::{ValueSet, documents, root, succeed, template, value_sets};
 
 /// The plain manifests: file and object.
 fn manifests() -> Vec<(String, Value)> {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::api::{Recorded, TestApi};
-use crate::helm::ValueSet;
+use crate::chart::api::{Recorded, TestApi};
+use crate::chart::helm::ValueSet;
 
 /// A machine under load is slow, not wrong.
 const PATIENCE: Duration = Duration::from_secs(90);

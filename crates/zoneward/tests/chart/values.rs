@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::helm::{ValueSet, chart, fail, helm, root, succeed, template, value_sets};
+use crate::chart::helm::{ValueSet, chart, fail, helm, root, succeed, template, value_sets};
 
 fn yaml(file: &str) -> Value {
     let text = fs::read_to_string(chart().join(file)).unwrap();

@@ -9,7 +9,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use zoneward::cli::SliceMaking;
 
-use crate::world::{World, config, eventually, items, pod_status};
+use crate::controller::world::{World, config, eventually, items, pod_status};
 
 const WORLDS: u64 = 16;
 

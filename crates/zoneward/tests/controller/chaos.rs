@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use kube::Client;
 
-use crate::world::{self, Running, World, config, eventually};
+use crate::controller::world::{self, Running, World, config, eventually};
 use change::{Model, check_plan};
 use faulty::{Dice, Faulty};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::world::{World, config, eventually, items, node, pod, pod_status, vectors};
+use crate::controller::world::{World, config, eventually, items, node, pod, pod_status, vectors};
 
 /// A world with a controller and two zones, and the vectors of some kinds.
 async fn begin(file: &str, kinds: &[&str]) -> (World, Vec<Value>) {

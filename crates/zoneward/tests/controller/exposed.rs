@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::expect_condition;
-use crate::world::{World, config, eventually, items, node};
+use crate::controller::expect_condition;
+use crate::controller::world::{World, config, eventually, items, node};
 
 pub async fn exposed(world: &World) -> Value {
     for (name, zone) in [("n1", "za"), ("n2", "zb")] {

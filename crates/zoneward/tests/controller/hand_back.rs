@@ -8,8 +8,8 @@ use store::credentials::Credentials;
 use store::server::ApiServer;
 use tokio::sync::watch;
 
-use crate::world::{World, eventually, items, slices_path};
-use crate::{settled, shop};
+use crate::controller::world::{World, eventually, items, slices_path};
+use crate::controller::{settled, shop};
 
 /// The embedded API on a socket, for the command as an operator runs it.
 struct Served {
@@ -148,7 +148,7 @@ async fn hand_back_of_coexist_does_not_ask_to_enable_what_was_never_disabled() {
 async fn hand_back_takes_the_hints_off_slices_of_expose() {
     let world = World::new().await;
     world.namespace("kube-system").await;
-    let before = crate::exposed::exposed(&world).await;
+    let before = crate::controller::exposed::exposed(&world).await;
     let path = format!("{}/web-80-tcp-ipv4-8080", slices_path("default"));
     let mut hinted = before.clone();
     for endpoint in hinted["endpoints"].as_array_mut().unwrap() {

@@ -15,7 +15,7 @@ use store::api::Caller;
 use store::server::LocalApi;
 use tokio::sync::watch;
 
-use crate::world::{World, config, eventually, node, pod, ready, service, start_standby};
+use crate::controller::world::{World, config, eventually, node, pod, ready, service, start_standby};
 
 /// The API behind a gate that holds slice writes back while it is shut. What was sent is carried out when it opens,
 /// whether or not the sender still waits: so it is with a network.

@@ -8,8 +8,8 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-use crate::world::{World, config, eventually, items, node, pod, service, start};
-use crate::{condition, expect_condition};
+use crate::controller::world::{World, config, eventually, items, node, pod, service, start};
+use crate::controller::{condition, expect_condition};
 
 /// The API, but as long as `refuses` is true it takes no slice.
 fn refusing(client: Client, refuses: Arc<AtomicBool>) -> Client {

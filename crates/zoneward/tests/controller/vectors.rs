@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use crate::world::{World, config, eventually, items, pod_status, vectors};
+use crate::controller::world::{World, config, eventually, items, pod_status, vectors};
 
 fn address(i: &Value) -> String {
     let i = i.as_u64().expect("a number");
@@ -145,11 +145,11 @@ async fn auto(vector: &Value) {
         for _ in 0..group["count"].as_u64().expect("a count") {
             let address = address(&json!(pods.len()));
             let name = format!("pod{:04}", pods.len());
-            pods.push(crate::world::pod("default", &name, "svc", &node, &address));
+            pods.push(crate::controller::world::pod("default", &name, "svc", &node, &address));
         }
     }
     join_all(nodes.iter().chain(&pods).map(|object| world.put(object))).await;
-    let mut service = crate::world::service("default", "svc");
+    let mut service = crate::controller::world::service("default", "svc");
     service["metadata"]["annotations"] = json!({"service.kubernetes.io/topology-mode": "Auto"});
     world.put(&service).await;
     let mut config = config();
@@ -215,14 +215,14 @@ async fn distribution(vector: &Value) -> bool {
     let mut world = World::new().await;
     for endpoint in &endpoints {
         let node = endpoint["nodeName"].as_str().unwrap_or_default();
-        world.put(&crate::world::node(node, endpoint["zone"].as_str().unwrap_or_default())).await;
+        world.put(&crate::controller::world::node(node, endpoint["zone"].as_str().unwrap_or_default())).await;
         let address = endpoint["addresses"][0].as_str().unwrap_or_default();
         let name = format!("pod-{}", address.replace('.', "-"));
-        let mut pod = crate::world::pod("default", &name, "svc", node, address);
+        let mut pod = crate::controller::world::pod("default", &name, "svc", node, address);
         pod["status"] = pod_status(address, endpoint["conditions"]["ready"] == true);
         world.put(&pod).await;
     }
-    let mut service = crate::world::service("default", "svc");
+    let mut service = crate::controller::world::service("default", "svc");
     service["spec"]["trafficDistribution"] = vector["trafficDistribution"].clone();
     world.put(&service).await;
     world.start(config());
@@ -273,7 +273,7 @@ async fn pods_become_the_endpoints_of_endpoint_conversion() {
             }
             world.put(&object).await;
         }
-        let mut service = crate::world::service(namespace, "s");
+        let mut service = crate::controller::world::service(namespace, "s");
         let given = &input["service"];
         let name = given["metadata"]["name"].as_str().unwrap_or("s").to_owned();
         service["metadata"]["name"] = name.as_str().into();

@@ -188,7 +188,7 @@ where
     loop {
         match check().await {
             Ok(found) => return found,
-            Err(why) if start.elapsed() > Duration::from_secs(15) => panic!("{what}: {why}"),
+            Err(why) if start.elapsed() > Duration::from_secs(60) => panic!("{what}: {why}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     }

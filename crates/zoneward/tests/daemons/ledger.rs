@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::daemons::world::{Daemon, Folder, get, until};
 use crate::started::ask;
-use crate::world::{Daemon, Folder, get, has_own_network, until};
 
 /// What the endpoint answers with.
 const BODY_BYTES: usize = 20_000;
@@ -106,9 +106,7 @@ fn attack_report_socket(folder: &Folder) {
 
 #[test]
 fn traffic_of_l7_proxies_is_in_the_ledger_once() {
-    if !has_own_network("ledger::traffic_of_l7_proxies_is_in_the_ledger_once") {
-        return;
-    }
+    toolbox::in_own_namespaces!();
     let ip =
         |words: &[&str]| assert!(Command::new(toolbox::path("ip")).args(words).status().unwrap().success());
     ip(&["link", "add", "net0", "type", "bridge"]);

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::exposition;
-use crate::world::{Daemon, Folder, get, has_own_network, until};
+use crate::daemons::exposition;
+use crate::daemons::world::{Daemon, Folder, get, until};
 
 const CONTROLLER: &str = "127.0.0.1:10400";
 
@@ -43,9 +43,7 @@ fn no_daemon_complains_about_colours_on_a_terminal() {
 
 #[test]
 fn children_of_up_log_json_where_up_does_and_nobody_warns_of_the_default_mode() {
-    if !has_own_network("logs::children_of_up_log_json_where_up_does_and_nobody_warns_of_the_default_mode") {
-        return;
-    }
+    toolbox::in_own_namespaces!();
     let folder = Folder::new("json");
     let data = folder.path("data");
     let sidecar = "frontend:18081=backend";
@@ -70,9 +68,7 @@ fn children_of_up_log_json_where_up_does_and_nobody_warns_of_the_default_mode() 
 
 #[test]
 fn an_api_that_is_away_is_one_line_and_its_return_another() {
-    if !has_own_network("logs::an_api_that_is_away_is_one_line_and_its_return_another") {
-        return;
-    }
+    toolbox::in_own_namespaces!();
     let folder = Folder::new("away");
     let (data, kubeconfig) = (folder.path("data"), folder.path("data/kubeconfig"));
     let start = || {
@@ -111,9 +107,7 @@ fn an_api_that_is_away_is_one_line_and_its_return_another() {
 
 #[test]
 fn rust_log_says_how_much_is_logged() {
-    if !has_own_network("logs::rust_log_says_how_much_is_logged") {
-        return;
-    }
+    toolbox::in_own_namespaces!();
     let folder = Folder::new("level");
     for (level, wanted) in [("info", true), ("warn", false), ("cluster::admin_server=info", true)] {
         let log = folder.0.join(format!("{level}.log"));

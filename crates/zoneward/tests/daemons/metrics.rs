@@ -5,10 +5,10 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::exposition::{self, Families, check, check_with_promtool};
-use crate::reference;
+use crate::daemons::exposition::{self, Families, check, check_with_promtool};
+use crate::daemons::reference;
+use crate::daemons::world::{Daemon, Folder, get, until};
 use crate::started::ask;
-use crate::world::{Daemon, Folder, get, has_own_network, until};
 
 /// A daemon of the test: where its metrics are, and the headings of the reference that list them.
 const DAEMONS: [(&str, &str, &[&str]); 6] = [
@@ -40,10 +40,7 @@ fn start(folder: &Folder) -> Vec<Daemon> {
 
 #[test]
 fn every_daemon_exposes_the_metrics_of_the_reference_from_the_first_scrape_on() {
-    if !has_own_network("metrics::every_daemon_exposes_the_metrics_of_the_reference_from_the_first_scrape_on")
-    {
-        return;
-    }
+    toolbox::in_own_namespaces!();
     let folder = Folder::new("metrics");
     let daemons = start(&folder);
     let reference = reference::read();
@@ -130,9 +127,7 @@ fn check_kube_proxy(families: &Families) {
 
 #[test]
 fn the_ports_of_children_can_be_chosen() {
-    if !has_own_network("metrics::the_ports_of_children_can_be_chosen") {
-        return;
-    }
+    toolbox::in_own_namespaces!();
     let folder = Folder::new("ports");
     let (data, config) = (folder.path("data"), folder.path("node.yaml"));
     let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n\

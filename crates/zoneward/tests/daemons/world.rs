@@ -7,29 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Set in the process that has a network of its own.
-const INSIDE: &str = "ZONEWARD_TEST_HAS_A_NETWORK";
 /// A machine under load is slow, not wrong.
 const PATIENCE: Duration = Duration::from_secs(90);
-
-/// Whether to run the test's body. Outside, the test of this name runs once more in a network of its own, as root there.
-pub fn has_own_network(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        let up = Command::new(toolbox::path("ip")).args(["link", "set", "lo", "up"]).status().unwrap();
-        assert!(up.success());
-        return true;
-    }
-    let status = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--net", "--"])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
-        .env(INSIDE, "1")
-        .env_remove("RUST_LOG")
-        .status()
-        .unwrap();
-    assert!(status.success(), "{test} failed in its network");
-    false
-}
 
 /// A folder for one test, gone at its end.
 pub struct Folder(pub PathBuf);

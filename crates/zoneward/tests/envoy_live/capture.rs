@@ -9,9 +9,9 @@ use std::time::Duration;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
 use serde_json::json;
 
-use crate::control::{Control, Load, envoy};
+use crate::envoy_live::control::{Control, Load, envoy};
+use crate::mesh_live::world::{Machine, Upstream, add_address, ask, body, route, until, way_out};
 use crate::namespace::{run, run_with};
-use crate::world::{Machine, Upstream, add_address, ask, body, route, until, way_out};
 
 /// The guide's redirect. There is one user in this namespace, so Envoy's own connections are told by where they go, and
 /// those of a client to elsewhere by where they come from.
@@ -59,7 +59,9 @@ fn connect_from(from: Ipv4Addr, to: SocketAddrV4) -> nix::Result<TcpStream> {
     Ok(TcpStream::from(socket))
 }
 
-pub(crate) fn connections_that_the_kernel_redirects_find_their_way() {
+#[test]
+fn connections_that_the_kernel_redirects_find_their_way() {
+    toolbox::in_own_namespaces!();
     way_out();
     run("ip", &["address", "add", "10.9.0.77/32", "dev", "out0"]);
     let (one, two) = (Upstream::start("one", "10.1.0.1"), Upstream::start("two", "fd00:1::2"));
@@ -105,8 +107,11 @@ pub(crate) fn connections_that_the_kernel_redirects_find_their_way() {
     repeater("10.2.0.5:7000");
     let elsewhere = SocketAddrV4::new([10, 2, 0, 5].into(), 7000);
     let before = passed();
-    assert!(connect_from([10, 9, 0, 77].into(), elsewhere).is_ok_and(repeats));
+    let stream = connect_from([10, 9, 0, 77].into(), elsewhere).unwrap();
+    assert!(repeats(stream.try_clone().unwrap()));
+    // While it is open: a closed connection is in the table for a while, or not at all.
     assert!(passed() > before, "by way of Envoy: {}", run("nft", &["list", "ruleset"]));
+    drop(stream);
     load.wait_for(50);
     assert!(load.end() > 50);
     assert_eq!(control.metric("zoneward_xds_resources_refused"), 0);

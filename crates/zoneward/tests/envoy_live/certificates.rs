@@ -15,8 +15,8 @@ use tokio_rustls::rustls::{
     SupportedProtocolVersion, version,
 };
 
-use crate::control::{Control, envoy};
-use crate::world::{Machine, Upstream, ask_over, until};
+use crate::envoy_live::control::{Control, envoy};
+use crate::mesh_live::world::{Machine, Upstream, ask_over, until};
 
 const RSA: &[SignatureScheme] = &[SignatureScheme::RSA_PSS_SHA256, SignatureScheme::RSA_PKCS1_SHA256];
 const ECDSA: &[SignatureScheme] = &[SignatureScheme::ECDSA_NISTP256_SHA256];
@@ -118,7 +118,9 @@ fn condition(machine: &Machine, kind: &str) -> (String, String) {
     (format!("{} {}", field("status"), field("reason")), field("message"))
 }
 
-pub(crate) fn name_and_signatures_choose_one_of_several_certificates() {
+#[test]
+fn name_and_signatures_choose_one_of_several_certificates() {
+    toolbox::in_own_namespaces!();
     let one = Upstream::start("one", "10.1.0.1");
     let machine = Machine::up("envoy-certificates", &["--mesh-bind", "127.0.0.1"]);
     machine.expose("backend", std::slice::from_ref(&one.address));

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::control::{Control, Load, apply, envoy, kubectl};
-use crate::world::{Machine, Upstream, ask, body, route, until};
+use crate::envoy_live::control::{Control, Load, apply, envoy, kubectl};
+use crate::mesh_live::world::{Machine, Upstream, ask, body, route, until};
 
 const AT: &str = "127.0.0.1:8081";
 
@@ -11,7 +11,9 @@ fn to(filters: &Value, path: &str) -> Value {
     json!([{"matches": [{"path": {"type": "Prefix", "value": path}}], "default": {"filters": filters}}])
 }
 
-pub(crate) fn policies_by_kubectl_and_endpoints_reach_a_running_envoy() {
+#[test]
+fn policies_by_kubectl_and_endpoints_reach_a_running_envoy() {
+    toolbox::in_own_namespaces!();
     let (one, two) = (Upstream::start("one", "10.1.0.1"), Upstream::start("two", "10.1.0.2"));
     let machine = Machine::up("envoy-policies", &["--no-mesh"]);
     machine.expose("backend", std::slice::from_ref(&one.address));
@@ -45,7 +47,9 @@ pub(crate) fn policies_by_kubectl_and_endpoints_reach_a_running_envoy() {
     assert_eq!(control.metric("zoneward_xds_responses_refused_total"), 0);
 }
 
-pub(crate) fn a_refusal_is_in_status_metrics_and_notices_and_what_worked_goes_on() {
+#[test]
+fn a_refusal_is_in_status_metrics_and_notices_and_what_worked_goes_on() {
+    toolbox::in_own_namespaces!();
     let one = Upstream::start("one", "10.1.0.1");
     let machine = Machine::up("envoy-refusal", &["--no-mesh"]);
     machine.expose("backend", std::slice::from_ref(&one.address));

@@ -12,8 +12,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::http::{Connection, request};
+use crate::mesh_live::world::{Machine, Running, until};
 use crate::process::Envoy;
-use crate::world::{Machine, Running, until};
 
 /// Where Envoys connect to, and where health is: every test has all ports to itself.
 const SERVER: &str = "127.0.0.1:15010";

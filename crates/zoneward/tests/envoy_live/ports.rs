@@ -4,8 +4,8 @@ use std::net::TcpListener;
 
 use serde_json::{Value, json};
 
-use crate::control::{Control, apply, envoy};
-use crate::world::{Machine, Upstream, ask, until};
+use crate::envoy_live::control::{Control, apply, envoy};
+use crate::mesh_live::world::{Machine, Upstream, ask, until};
 
 fn gateway(name: &str, listeners: &Value) -> Value {
     json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": name},
@@ -27,7 +27,9 @@ fn programmed(machine: &Machine, gateway: &str, listener: &str) -> (String, Stri
     (format!("{} {}", field("status"), field("reason")), field("message"))
 }
 
-pub(crate) fn a_port_that_an_envoy_cannot_bind_is_in_the_status_of_its_gateway_alone() {
+#[test]
+fn a_port_that_an_envoy_cannot_bind_is_in_the_status_of_its_gateway_alone() {
+    toolbox::in_own_namespaces!();
     let one = Upstream::start("one", "10.1.0.1");
     let machine = Machine::up(
         "envoy-ports",

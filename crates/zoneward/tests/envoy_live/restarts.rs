@@ -5,9 +5,9 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::control::{Control, Load, bootstrap, envoy};
+use crate::envoy_live::control::{Control, Load, bootstrap, envoy};
+use crate::mesh_live::world::{Machine, Upstream, body, route, until};
 use crate::process::Envoy;
-use crate::world::{Machine, Upstream, body, route, until};
 
 const AT: &str = "127.0.0.1:8081";
 const OTHER: &str = "127.0.0.1:8082";
@@ -17,7 +17,9 @@ fn answers(name: &str) -> serde_json::Value {
         {"type": "DirectResponse", "directResponse": {"status": 200, "body": {"inlineString": name}}}]}}])
 }
 
-pub(crate) fn mesh_control_begins_anew_and_nothing_fails_or_is_sent_again() {
+#[test]
+fn mesh_control_begins_anew_and_nothing_fails_or_is_sent_again() {
+    toolbox::in_own_namespaces!();
     let one = Upstream::start("one", "10.1.0.1");
     let machine = Machine::up("envoy-control", &["--no-mesh"]);
     machine.expose("backend", std::slice::from_ref(&one.address));
@@ -44,7 +46,9 @@ pub(crate) fn mesh_control_begins_anew_and_nothing_fails_or_is_sent_again() {
     assert!(load.end() > 600);
 }
 
-pub(crate) fn an_envoy_begins_anew_with_everything_once_and_the_other_notices_nothing() {
+#[test]
+fn an_envoy_begins_anew_with_everything_once_and_the_other_notices_nothing() {
+    toolbox::in_own_namespaces!();
     let one = Upstream::start("one", "10.1.0.1");
     let machine = Machine::up("envoy-again", &["--no-mesh"]);
     machine.expose("backend", std::slice::from_ref(&one.address));
@@ -72,7 +76,9 @@ pub(crate) fn an_envoy_begins_anew_with_everything_once_and_the_other_notices_no
     assert!(load.end() > 100);
 }
 
-pub(crate) fn an_envoy_hands_its_ports_to_the_next_one_without_a_failed_request() {
+#[test]
+fn an_envoy_hands_its_ports_to_the_next_one_without_a_failed_request() {
+    toolbox::in_own_namespaces!();
     let one = Upstream::start("one", "10.1.0.1");
     let machine = Machine::up("envoy-handover", &["--no-mesh"]);
     machine.expose("backend", std::slice::from_ref(&one.address));

@@ -9,9 +9,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::control::{apply, kubectl, said};
+use crate::envoy_live::control::{self, apply, kubectl, said};
+use crate::mesh_live::world::{folder, until};
 use crate::process::Envoy;
-use crate::world::{folder, until};
 
 const SAME: &str = "127.0.0.1:18091";
 const REQUIRE: &str = "127.0.0.1:18092";
@@ -63,7 +63,8 @@ impl Demo {
     /// Who answers a client, on a node as `a1`.
     fn asking(&self, node: &str, at: &str, count: usize) -> Child {
         let mut command = self.within(&format!("client-{node}"));
-        command.arg(std::env::current_exe().unwrap()).args(["ask", at, &count.to_string()]);
+        command.arg(std::env::current_exe().unwrap()).args(["--exact", THIS, "--nocapture"]);
+        command.env(CLIENT, format!("{at} {count}"));
         command.stdout(Stdio::piped()).spawn().unwrap()
     }
 
@@ -96,6 +97,11 @@ impl Drop for Demo {
     }
 }
 
+/// The test of this file.
+const THIS: &str = "envoy_live::zones::envoys_in_the_demos_pods_keep_to_zones";
+/// With this variable, it is a client in a pod, which counts its answers: `ADDRESS COUNT`.
+const CLIENT: &str = "ENVOY_TEST_CLIENT";
+
 /// Answers by zone.
 #[derive(Debug)]
 struct Answers(Value);
@@ -103,7 +109,8 @@ struct Answers(Value);
 impl Answers {
     fn of(child: Child) -> Self {
         let output = child.wait_with_output().unwrap();
-        Self(serde_json::from_slice(&output.stdout).unwrap())
+        let text = String::from_utf8(output.stdout).unwrap();
+        Self(text.lines().find_map(|line| serde_json::from_str(line).ok()).unwrap())
     }
 
     fn failed(&self) -> u64 {
@@ -171,7 +178,13 @@ impl Drop for Control {
     }
 }
 
-pub(crate) fn envoys_in_the_demos_pods_keep_to_zones() {
+#[test]
+fn envoys_in_the_demos_pods_keep_to_zones() {
+    if let Ok(text) = std::env::var(CLIENT) {
+        let (at, count) = text.split_once(' ').unwrap();
+        return println!("\n{}", control::count(at.parse().unwrap(), count.parse().unwrap()));
+    }
+    toolbox::in_own_namespaces!();
     let demo = Demo::start();
     let services = [
         service("envoy-same", None, Some("PreferSameZone")),

@@ -48,7 +48,9 @@ fn addresses(api: &Machine) -> Vec<String> {
     all
 }
 
-pub fn three_machines_join_and_connect_until_a_node_is_deleted() {
+#[test]
+fn three_machines_join_and_connect_until_a_node_is_deleted() {
+    toolbox::in_own_namespaces!();
     let [first, second, third] = machines("three");
     let up = first.up();
     let server = ["--server", "https://10.0.0.1:6443"];
@@ -160,7 +162,9 @@ fn attempts(uid: &str) -> Vec<(&'static str, String, Value)> {
     ]
 }
 
-pub fn joined_machine_writes_its_own_objects_alone() {
+#[test]
+fn joined_machine_writes_its_own_objects_alone() {
+    toolbox::in_own_namespaces!();
     let [first, second, third] = machines("own");
     let up = first.up();
     let server = ["--server", "https://10.0.0.1:6443"];
@@ -215,7 +219,9 @@ pub fn joined_machine_writes_its_own_objects_alone() {
     [first, second, third].iter().for_each(Machine::remove);
 }
 
-pub fn joined_machine_serves_while_the_api_is_away_and_after_its_restart() {
+#[test]
+fn joined_machine_serves_while_the_api_is_away_and_after_its_restart() {
+    toolbox::in_own_namespaces!();
     let [first, second] = machines("away");
     let mut up = first.up();
     let mut joined = second.join(&first.token("box-2", &["--server", "https://10.0.0.1:6443"]));
@@ -254,7 +260,9 @@ pub fn joined_machine_serves_while_the_api_is_away_and_after_its_restart() {
 }
 
 /// The machine that hosts the processes checks them, and its node proxy serves DNS.
-pub fn joined_machine_checks_its_processes_and_serves_names() {
+#[test]
+fn joined_machine_checks_its_processes_and_serves_names() {
+    toolbox::in_own_namespaces!();
     let [first, second] = machines("checks");
     let up = first.up();
     let token = first.token("box-2", &["--server", "https://10.0.0.1:6443"]);

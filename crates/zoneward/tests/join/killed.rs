@@ -88,7 +88,9 @@ fn others(api: &Machine) {
     }
 }
 
-pub fn soak_machines_are_killed_and_the_api_is_away_no_connection_fails() {
+#[test]
+fn soak_machines_are_killed_and_the_api_is_away_no_connection_fails() {
+    toolbox::in_own_namespaces!();
     let seconds: u64 =
         std::env::var("ZONEWARD_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
     let [first, second, third] = machines("soak");
@@ -171,7 +173,9 @@ pub fn soak_machines_are_killed_and_the_api_is_away_no_connection_fails() {
 }
 
 /// Its kernel is gone with it: nothing is closed, and the next one knows no connection of before.
-pub fn machine_notices_that_the_api_lost_its_power() {
+#[test]
+fn machine_notices_that_the_api_lost_its_power() {
+    toolbox::in_own_namespaces!();
     let [first, second] = machines("power");
     let mut up = first.up();
     let joined = second.join(&first.token("box-2", &["--server", "https://10.0.0.1:6443"]));

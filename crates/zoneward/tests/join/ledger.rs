@@ -9,7 +9,9 @@ use plan::ledger::TrafficReport;
 use super::boxes::{Machine, machines, until};
 use super::joined::{create_web, expose, until_reached};
 
-pub fn joined_machine_reports_its_traffic_until_its_node_is_deleted() {
+#[test]
+fn joined_machine_reports_its_traffic_until_its_node_is_deleted() {
+    toolbox::in_own_namespaces!();
     let [first, second] = machines("ledger");
     let up = first.up_with(&["--metrics-bind-address", "10.0.0.1:10270"]);
     let joined = second.join(&first.token("box-2", &["--server", "https://10.0.0.1:6443"]));

@@ -121,7 +121,9 @@ fn programmed(first: &Machine, listener: &str) -> Value {
     conditions.into_iter().find(|condition| condition["type"] == "Programmed").unwrap_or_default()
 }
 
-pub fn joined_machine_runs_gateways_and_sidecars() {
+#[test]
+fn joined_machine_runs_gateways_and_sidecars() {
+    toolbox::in_own_namespaces!();
     let [first, second, third] = machines("proxies");
     let running = up(&first);
     let server = ["--server", "https://10.0.0.1:6443"];

@@ -15,7 +15,9 @@ fn refused(machine: &Machine, words: &[String], more: &[&str]) -> String {
     said
 }
 
-pub fn wrong_used_and_expired_tokens_are_refused() {
+#[test]
+fn wrong_used_and_expired_tokens_are_refused() {
+    toolbox::in_own_namespaces!();
     let [first, second, third] = machines("refused");
     let up = first.up();
     let data = first.data.display().to_string();
@@ -81,7 +83,9 @@ pub fn wrong_used_and_expired_tokens_are_refused() {
     [first, second, third].iter().for_each(Machine::remove);
 }
 
-pub fn another_authority_is_refused() {
+#[test]
+fn another_authority_is_refused() {
+    toolbox::in_own_namespaces!();
     let [first, second] = machines("authority");
     let up = first.up();
     let token = first.token("box-2", &SERVER);

@@ -13,7 +13,9 @@ fn credential(machine: &Machine) -> String {
     config["users"][0]["user"]["token"].as_str().unwrap().to_owned()
 }
 
-pub fn credential_is_renewed_while_the_machine_runs() {
+#[test]
+fn credential_is_renewed_while_the_machine_runs() {
+    toolbox::in_own_namespaces!();
     let [first, second] = machines("renewal");
     let ttl = ["--node-credential-ttl", "30s"];
     let mut up = first.up_with(&ttl);

@@ -5,7 +5,9 @@ use std::fs;
 use super::boxes::{Machine, is_in_snapshot, machines, until};
 use super::joined::{create_web, until_reached};
 
-pub fn rules_that_are_newer_than_the_snapshot_stay_while_the_api_is_away() {
+#[test]
+fn rules_that_are_newer_than_the_snapshot_stay_while_the_api_is_away() {
+    toolbox::in_own_namespaces!();
     let [first, second] = machines("newer");
     let mut up = first.up();
     let mut joined = second.join(&first.token("box-2", &["--server", "https://10.0.0.1:6443"]));

@@ -36,7 +36,9 @@ fn query() -> Vec<u8> {
     query
 }
 
-pub fn joined_machine_says_how_old_its_objects_are() {
+#[test]
+fn joined_machine_says_how_old_its_objects_are() {
+    toolbox::in_own_namespaces!();
     let [first, second] = machines("age");
     let mut up = first.up();
     let token = first.token("box-2", &["--server", "https://10.0.0.1:6443"]);

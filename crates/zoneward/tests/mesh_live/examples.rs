@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::world::{Machine, Upstream, ask, body, until};
+use crate::mesh_live::world::{Machine, Upstream, ask, body, until};
 
 const SIDECAR: &str = "127.0.0.1:8081";
+const SIDECAR_METRICS: &str = "127.0.0.1:10280";
 const SIDECAR_FLAG: [&str; 2] = ["--sidecar", "frontend:8081=backend"];
 
 /// Two versions of backend behind a sidecar of frontend.
@@ -18,7 +19,9 @@ fn two_versions(name: &str, example: &str) -> (Machine, Upstream, Upstream) {
 }
 
 // Seed 004, "Merging behavior".
-pub(crate) fn seed_examples_route_as_they_say() {
+#[test]
+fn seed_examples_route_as_they_say() {
+    toolbox::in_own_namespaces!();
     let (machine, ..) = two_versions("seed", "seed-merge");
     let version = |path: &str| body(SIDECAR, path).unwrap_or_default();
     until("both versions", || version("/v1/x") == "v1" && version("/v2/x") == "v2");
@@ -35,12 +38,24 @@ pub(crate) fn seed_examples_route_as_they_say() {
     until("the consumer's own rule", || (0..40).all(|_| version("/x") == "v1"));
 }
 
-pub(crate) fn canary_gets_a_tenth() {
+/// Requests that the sidecar has counted for the rules of a route.
+fn requests_of(route: &str) -> u64 {
+    let metrics = ask(SIDECAR_METRICS, "x", "/metrics", "").map(|answer| answer.body).unwrap_or_default();
+    let start = format!("zoneward_proxy_route_requests_total{{route=\"{route} ");
+    let lines = metrics.lines().filter(|line| line.starts_with(&start));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+}
+
+#[test]
+fn canary_gets_a_tenth() {
+    toolbox::in_own_namespaces!();
     let (_machine, ..) = two_versions("canary", "canary");
-    // The proxy may know the route before the endpoints of both versions.
-    until("answers of both versions", || {
+    // The proxy may know the route before the endpoints of both versions, or them before it.
+    until("answers of both versions by the route", || {
+        let before = requests_of("MeshHTTPRoute default/canary");
         let answers: Option<BTreeSet<String>> = (0..60).map(|_| body(SIDECAR, "/")).collect();
         answers.is_some_and(|versions| versions.len() == 2)
+            && requests_of("MeshHTTPRoute default/canary") >= before + 50
     });
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     const REQUESTS: u32 = 2_000;
@@ -52,7 +67,9 @@ pub(crate) fn canary_gets_a_tenth() {
     assert!((0.06..0.14).contains(&share), "{counts:?}");
 }
 
-pub(crate) fn testers_get_the_next_version() {
+#[test]
+fn testers_get_the_next_version() {
+    toolbox::in_own_namespaces!();
     let (_machine, ..) = two_versions("header", "header-routing");
     let version = |more: &str| ask(SIDECAR, "x", "/", more).map(|answer| answer.body).unwrap_or_default();
     until("both versions", || version("") == "v1" && version("x-version: next\r\n") == "v2");
@@ -60,7 +77,9 @@ pub(crate) fn testers_get_the_next_version() {
     assert_eq!(version("X-VERSION: next\r\n"), "v2");
 }
 
-pub(crate) fn mirror_gets_copies_and_nobody_notices() {
+#[test]
+fn mirror_gets_copies_and_nobody_notices() {
+    toolbox::in_own_namespaces!();
     let (one, next) = (Upstream::start("backend", "10.1.0.1"), Upstream::start("next", "10.1.0.2"));
     let machine = Machine::up("mirror", &SIDECAR_FLAG);
     machine.example("mirror");
@@ -80,7 +99,9 @@ pub(crate) fn mirror_gets_copies_and_nobody_notices() {
     assert!(copies.iter().all(|copy| copy.path == "/orders"));
 }
 
-pub(crate) fn gateway_redirects_rewrites_and_answers() {
+#[test]
+fn gateway_redirects_rewrites_and_answers() {
+    toolbox::in_own_namespaces!();
     let shop = Upstream::start("shop", "10.1.0.1");
     let machine = Machine::up("redirect", &["--mesh-bind", "127.0.0.1"]);
     machine.example("redirect");

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::world::{Machine, Running, Upstream, ask, body, folder, route, until};
+use crate::mesh_live::world::{Machine, Running, Upstream, ask, body, folder, route, until};
 
 fn gateway(name: &str, port: u16) -> Value {
     json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway", "metadata": {"name": name},
@@ -35,7 +35,9 @@ fn child(machine: &Machine, word: &str) -> Option<Pid> {
     all.into_iter().find(|id| words(id).split('\0').any(|part| part == word)).map(Pid::from_raw)
 }
 
-pub(crate) fn gateways_come_and_go_and_a_killed_proxy_comes_back() {
+#[test]
+fn gateways_come_and_go_and_a_killed_proxy_comes_back() {
+    toolbox::in_own_namespaces!();
     let mut machine = Machine::up("gateways", &["--mesh-bind", "127.0.0.1"]);
     machine.apply(&gateway("one", 8001));
     machine.apply(&gateway("two", 8002));
@@ -69,7 +71,9 @@ pub(crate) fn gateways_come_and_go_and_a_killed_proxy_comes_back() {
     assert!(ask("127.0.0.1:8003", "x", "/", "").is_none(), "nothing is left behind");
 }
 
-pub(crate) fn requests_under_way_are_answered_after_the_stop() {
+#[test]
+fn requests_under_way_are_answered_after_the_stop() {
+    toolbox::in_own_namespaces!();
     let slow = Upstream::slow("slow", "10.1.0.1", Duration::from_millis(700));
     let machine = Machine::up("stop", &["--no-mesh"]);
     machine.expose("backend", std::slice::from_ref(&slow.address));
@@ -83,7 +87,9 @@ pub(crate) fn requests_under_way_are_answered_after_the_stop() {
     assert!(ask("127.0.0.1:8081", "x", "/", "").is_none());
 }
 
-pub(crate) fn files_are_obeyed_and_read_again_when_they_change() {
+#[test]
+fn files_are_obeyed_and_read_again_when_they_change() {
+    toolbox::in_own_namespaces!();
     let (one, two) = (Upstream::start("one", "10.1.0.1"), Upstream::start("two", "10.1.0.2"));
     let folder = folder("files");
     let file = folder.join("world.yaml");
@@ -113,7 +119,9 @@ pub(crate) fn files_are_obeyed_and_read_again_when_they_change() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-pub(crate) fn routes_and_endpoints_change_without_a_failed_request() {
+#[test]
+fn routes_and_endpoints_change_without_a_failed_request() {
+    toolbox::in_own_namespaces!();
     let upstreams: Vec<Upstream> =
         (1..=4).map(|i| Upstream::start(&format!("u{i}"), &format!("10.1.0.{i}"))).collect();
     let machine = Machine::up("changes", &["--sidecar", "frontend:8081=backend"]);
@@ -183,7 +191,9 @@ pub(crate) fn routes_and_endpoints_change_without_a_failed_request() {
     assert!(upstreams.iter().all(|upstream| !upstream.seen().is_empty()));
 }
 
-pub(crate) fn zones_are_kept_and_counted() {
+#[test]
+fn zones_are_kept_and_counted() {
+    toolbox::in_own_namespaces!();
     let (near, far) = (Upstream::start("near", "10.1.0.1"), Upstream::start("far", "10.1.0.2"));
     let machine = Machine::up("zones", &["--no-mesh"]);
     let node = |name: &str, zone: &str| {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
+use crate::mesh_live::world::{Machine, Running, Seen, Upstream, ask, body, route, until, way_out};
 use crate::namespace::run;
-use crate::world::{Machine, Running, Seen, Upstream, ask, body, route, until, way_out};
 
 fn tables() -> String {
     run("nft", &["list", "tables"])
@@ -18,7 +18,9 @@ fn start(machine: &Machine) -> Running {
     machine.proxy("sidecar", &["--from", "frontend", "--redirect", "--node", "node-a"])
 }
 
-pub(crate) fn kernel_sends_connections_to_services_into_the_sidecar() {
+#[test]
+fn kernel_sends_connections_to_services_into_the_sidecar() {
+    toolbox::in_own_namespaces!();
     way_out();
     let (one, two) = (Upstream::start("one", "10.1.0.1"), Upstream::start("two", "fd00:1::2"));
     let machine = Machine::up("redirect-sidecar", &["--no-mesh"]);
@@ -71,7 +73,9 @@ pub(crate) fn kernel_sends_connections_to_services_into_the_sidecar() {
 
 /// The endpoint has the Service's own address and port: what the sidecar dials is what the kernel redirects. As root of its
 /// namespace the sidecar shares its user with its clients, so only the mark tells the two apart.
-pub(crate) fn sidecars_own_connections_are_left_alone_by_their_mark() {
+#[test]
+fn sidecars_own_connections_are_left_alone_by_their_mark() {
+    toolbox::in_own_namespaces!();
     way_out();
     let machine = Machine::up("redirect-own", &["--no-mesh"]);
     machine.apply(&json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "own"},
@@ -104,7 +108,9 @@ pub(crate) fn sidecars_own_connections_are_left_alone_by_their_mark() {
 
 /// The collector is a Service, whose connections the kernel redirects: without the mark, each export would be a request of
 /// the sidecar, with spans of its own.
-pub(crate) fn exports_of_spans_make_no_spans() {
+#[test]
+fn exports_of_spans_make_no_spans() {
+    toolbox::in_own_namespaces!();
     way_out();
     let one = Upstream::start("one", "10.1.0.1");
     let machine = Machine::up("redirect-spans", &["--no-mesh"]);
@@ -141,7 +147,9 @@ pub(crate) fn exports_of_spans_make_no_spans() {
     assert_eq!(sidecar.stop(), Some(0));
 }
 
-pub(crate) fn cleanup_removes_what_a_killed_sidecar_left() {
+#[test]
+fn cleanup_removes_what_a_killed_sidecar_left() {
+    toolbox::in_own_namespaces!();
     way_out();
     let one = Upstream::start("one", "10.1.0.1");
     let machine = Machine::up("redirect-cleanup", &["--no-mesh"]);

@@ -9,7 +9,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::world::{Answer, Machine, Upstream, ask_over, until};
+use crate::mesh_live::world::{Answer, Machine, Upstream, ask_over, until};
 
 const AT: &str = "127.0.0.1:8443";
 
@@ -58,7 +58,9 @@ fn world(name: &str) -> World {
     World { machine, shop_certificate, api_certificate, api }
 }
 
-pub(crate) fn two_hosts_have_their_own_certificates() {
+#[test]
+fn two_hosts_have_their_own_certificates() {
+    toolbox::in_own_namespaces!();
     let World { shop_certificate, api_certificate, api, machine: _machine } = world("tls");
     let shop = |path: &str| ask(&shop_certificate, "shop.example.com", path, "");
     until("the shop", || shop("/hats").is_some_and(|answer| answer.body == "shop"));
@@ -80,7 +82,9 @@ pub(crate) fn two_hosts_have_their_own_certificates() {
     assert!(ask(&shop_certificate, "other.example.com", "/", "").is_none(), "no listener is for that name");
 }
 
-pub(crate) fn new_certificate_is_used_at_once() {
+#[test]
+fn new_certificate_is_used_at_once() {
+    toolbox::in_own_namespaces!();
     let World { machine, shop_certificate, .. } = world("tls-new");
     let host = "shop.example.com";
     until("the shop", || ask(&shop_certificate, host, "/", "").is_some());

@@ -49,7 +49,9 @@ fn mismatch(scenario: &Value) -> Option<String> {
     })
 }
 
-pub(crate) fn packets_fare_as_the_cases_say() {
+#[test]
+fn packets_fare_as_the_cases_say() {
+    toolbox::in_own_namespaces!();
     let mut flows = 0;
     // Each starts over the rules that the one before left.
     for scenario in vectors("packetflow-nftables", "scenarios") {
@@ -103,7 +105,9 @@ fn leads(dst: &str, is_outside: bool) -> (&'static str, BTreeSet<String>) {
     (word(found.verdict), found.endpoints.iter().map(|(e, _)| e.to_string()).collect())
 }
 
-pub(crate) fn endpoints_are_selected_as_the_cases_say() {
+#[test]
+fn endpoints_are_selected_as_the_cases_say() {
+    toolbox::in_own_namespaces!();
     let all = vectors("topology-selection", "vectors");
     for is_on in [true, false] {
         let of_gate: Vec<&Value> = all

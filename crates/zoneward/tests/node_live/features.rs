@@ -17,7 +17,9 @@ const EXTERNAL: [&str; 2] = ["198.18.0.9", "2001:db8:18::9"];
 const BALANCED: [&str; 2] = ["198.18.0.5", "2001:db8:18::5"];
 const PROXIED: [&str; 2] = ["198.18.0.6", "2001:db8:18::6"];
 
-pub(crate) fn cluster_ips_are_served_and_what_is_no_service_is_refused_or_dropped() {
+#[test]
+fn cluster_ips_are_served_and_what_is_no_service_is_refused_or_dropped() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("cluster-ips");
     place.put_web(json!({}), &[here(1), there(5)]);
     let _node = place.start(PODS_BY_RANGE);
@@ -40,7 +42,9 @@ pub(crate) fn cluster_ips_are_served_and_what_is_no_service_is_refused_or_droppe
     VIPS.iter().for_each(|vip| place.goes(From::Pod(2), (vip, 80), &[6], Kept));
 }
 
-pub(crate) fn pod_reaches_itself_through_its_service() {
+#[test]
+fn pod_reaches_itself_through_its_service() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("hairpin");
     place.put_web(json!({"type": "NodePort", "nodePort": NODE_PORT}), &[here(1)]);
     let _node = place.start(PODS_BY_RANGE);
@@ -51,7 +55,9 @@ pub(crate) fn pod_reaches_itself_through_its_service() {
     }
 }
 
-pub(crate) fn clients_stay_with_their_endpoint_for_as_long_as_they_were_told() {
+#[test]
+fn clients_stay_with_their_endpoint_for_as_long_as_they_were_told() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("affinity");
     let all = [here(1), here(2), here(3), there(4), there(5), there(6), there(7)];
     let affinity = |seconds: u32| {
@@ -94,7 +100,9 @@ pub(crate) fn clients_stay_with_their_endpoint_for_as_long_as_they_were_told() {
     }
 }
 
-pub(crate) fn node_ports_are_served_where_they_are_asked_for() {
+#[test]
+fn node_ports_are_served_where_they_are_asked_for() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("node-ports");
     place.put_web(json!({"type": "NodePort", "nodePort": NODE_PORT}), &[here(1), there(5)]);
     let check = |own: bool, other: bool| {
@@ -121,7 +129,9 @@ pub(crate) fn node_ports_are_served_where_they_are_asked_for() {
     check(true, true);
 }
 
-pub(crate) fn external_ips_and_load_balancers_are_served_to_whom_they_are_for() {
+#[test]
+fn external_ips_and_load_balancers_are_served_to_whom_they_are_for() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("external");
     let modes = [(BALANCED, "VIP"), (PROXIED, "Proxy")];
     let ingress: Vec<_> =
@@ -151,7 +161,9 @@ pub(crate) fn external_ips_and_load_balancers_are_served_to_whom_they_are_for() 
     }
 }
 
-pub(crate) fn external_traffic_policy_local_keeps_the_client_and_the_node() {
+#[test]
+fn external_traffic_policy_local_keeps_the_client_and_the_node() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("external-local");
     place.put_web(
         json!({"type": "LoadBalancer", "nodePort": NODE_PORT, "externalTrafficPolicy": "Local", "externalIPs": EXTERNAL,
@@ -179,7 +191,9 @@ pub(crate) fn external_traffic_policy_local_keeps_the_client_and_the_node() {
     }
 }
 
-pub(crate) fn internal_traffic_policy_local_stays_on_the_node() {
+#[test]
+fn internal_traffic_policy_local_stays_on_the_node() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("internal-local");
     let spec = json!({"type": "NodePort", "nodePort": NODE_PORT, "internalTrafficPolicy": "Local"});
     place.put_web(spec, &[here(1), there(5)]);
@@ -193,7 +207,9 @@ pub(crate) fn internal_traffic_policy_local_stays_on_the_node() {
     VIPS.iter().for_each(|vip| place.is_dropped(From::Pod(2), (vip, 80)));
 }
 
-pub(crate) fn terminating_endpoints_are_used_when_no_other_is_left() {
+#[test]
+fn terminating_endpoints_are_used_when_no_other_is_left() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("terminating");
     let local = json!({"type": "NodePort", "nodePort": NODE_PORT, "externalTrafficPolicy": "Local"});
     place.put_web(local, &[here(1).terminating(), here(2), there(5)]);
@@ -214,7 +230,9 @@ pub(crate) fn terminating_endpoints_are_used_when_no_other_is_left() {
     VIPS.iter().for_each(|vip| place.goes(From::Pod(3), (vip, 80), &[1, 5], Kept));
 }
 
-pub(crate) fn pods_are_told_by_interface_bridge_or_range() {
+#[test]
+fn pods_are_told_by_interface_bridge_or_range() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("detect-local");
     place.put_web(json!({}), &[there(5)]);
     let modes = [
@@ -237,7 +255,9 @@ pub(crate) fn pods_are_told_by_interface_bridge_or_range() {
     }
 }
 
-pub(crate) fn node_range_is_waited_for() {
+#[test]
+fn node_range_is_waited_for() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("node-cidr");
     place.put_web(json!({}), &[there(5)]);
     let path = config(&place.world.folder, "detectLocalMode: NodeCIDR");

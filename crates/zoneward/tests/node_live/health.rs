@@ -10,7 +10,9 @@ fn code(path: &str) -> Option<u16> {
     get(HEALTH, path).map(|(code, _, _)| code)
 }
 
-pub(crate) fn health_follows_the_node() {
+#[test]
+fn health_follows_the_node() {
+    toolbox::in_own_namespaces!();
     let world = World::new("health");
     world.put_service_cidr("kubernetes", &["10.96.0.0/16"]);
     world.put_node("n1", "za");
@@ -37,7 +39,9 @@ pub(crate) fn health_follows_the_node() {
     assert_eq!(code("/elsewhere"), Some(404));
 }
 
-pub(crate) fn load_balancers_are_told_how_many_endpoints_are_here() {
+#[test]
+fn load_balancers_are_told_how_many_endpoints_are_here() {
+    toolbox::in_own_namespaces!();
     // healthcheck.json, health.013: on the addresses that take node ports, and nowhere else.
     let world = World::new("checks");
     world.put_service_cidr("kubernetes", &["10.96.0.0/16"]);
@@ -86,7 +90,9 @@ fn health(at: &str) -> Option<(u16, String)> {
     Some((code, weight.to_owned()))
 }
 
-pub(crate) fn health_check_ports_count_each_family_for_itself() {
+#[test]
+fn health_check_ports_count_each_family_for_itself() {
+    toolbox::in_own_namespaces!();
     let world = World::new("families");
     world.put_service_cidr("kubernetes", &["10.96.0.0/16", "fd00:96::/112"]);
     world.put_node("n1", "za");
@@ -117,7 +123,9 @@ pub(crate) fn health_check_ports_count_each_family_for_itself() {
     assert!(get(v4, "/").is_some());
 }
 
-pub(crate) fn metrics_have_the_names_that_dashboards_know() {
+#[test]
+fn metrics_have_the_names_that_dashboards_know() {
+    toolbox::in_own_namespaces!();
     let world = World::new("metrics");
     world.put_service_cidr("kubernetes", &["10.96.0.0/16"]);
     world.put_node("n1", "za");

@@ -51,7 +51,9 @@ fn clean_up() {
     assert!(text.contains("KUBE-SVC-ZONEWARD"), "{text}");
 }
 
-pub(crate) fn modes_change_with_a_connection_open() {
+#[test]
+fn modes_change_with_a_connection_open() {
+    toolbox::in_own_namespaces!();
     be_a_router(&["192.0.2.1".parse().unwrap()]);
     let (client, server) = (Neighbour::new(1, "client"), Neighbour::new(2, "server"));
     client.add_address(CLIENT.parse().unwrap());

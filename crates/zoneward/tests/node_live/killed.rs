@@ -117,7 +117,9 @@ fn fixed() -> Ruleset {
     program
 }
 
-pub(crate) fn soak_killed_at_any_moment_no_connection_is_lost() {
+#[test]
+fn soak_killed_at_any_moment_no_connection_is_lost() {
+    toolbox::in_own_namespaces!();
     let seconds: u64 =
         std::env::var("ZONEWARD_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
     let seed = u64::from(std::process::id());

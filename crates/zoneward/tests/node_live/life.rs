@@ -22,7 +22,9 @@ fn is_served() -> bool {
     endpoints("10.96.0.7:80") == ["10.1.0.1:8080"] && endpoints("[fd00:96::7]:80") == ["[fd00:1::1]:8080"]
 }
 
-pub(crate) fn what_somebody_altered_is_repaired() {
+#[test]
+fn what_somebody_altered_is_repaired() {
+    toolbox::in_own_namespaces!();
     let world = shop();
     let config = config(&world.folder, "nftables: {syncPeriod: 1s}");
     let _node = world.node("n1", &["--config", &config]);
@@ -44,7 +46,9 @@ pub(crate) fn what_somebody_altered_is_repaired() {
 }
 
 /// As `deploy/node/daemonset.yaml` has it: its variables in the place of the kubelet's.
-pub(crate) fn rebooted_node_reaches_the_api_at_its_real_address() {
+#[test]
+fn rebooted_node_reaches_the_api_at_its_real_address() {
+    toolbox::in_own_namespaces!();
     let world = shop();
     let address = world.serve_pods();
     let port = address.port().to_string();
@@ -60,7 +64,9 @@ pub(crate) fn rebooted_node_reaches_the_api_at_its_real_address() {
     world.until("served", is_served);
 }
 
-pub(crate) fn rules_stay_and_hold_while_the_api_is_away() {
+#[test]
+fn rules_stay_and_hold_while_the_api_is_away() {
+    toolbox::in_own_namespaces!();
     let world = shop();
     let mut node = world.node("n1", &["--proxy-mode=nftables"]);
     world.until("served", is_served);
@@ -77,7 +83,9 @@ pub(crate) fn rules_stay_and_hold_while_the_api_is_away() {
     world.until("what changed meanwhile is seen", || endpoints("10.96.0.7:80") == ["10.1.0.3:8080"]);
 }
 
-pub(crate) fn stop_leaves_the_rules_and_a_new_configuration_ends_the_process() {
+#[test]
+fn stop_leaves_the_rules_and_a_new_configuration_ends_the_process() {
+    toolbox::in_own_namespaces!();
     let world = shop();
     let path = config(&world.folder, "");
     let mut node = world.node("n1", &["--config", &path]);
@@ -91,7 +99,9 @@ pub(crate) fn stop_leaves_the_rules_and_a_new_configuration_ends_the_process() {
     assert!(is_served());
 }
 
-pub(crate) fn lease_says_what_is_programmed_and_events_say_what_is_odd() {
+#[test]
+fn lease_says_what_is_programmed_and_events_say_what_is_odd() {
+    toolbox::in_own_namespaces!();
     let world = shop();
     let mut web = service("web", &["10.96.0.7", "fd00:96::7"]);
     web["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
@@ -120,7 +130,9 @@ pub(crate) fn lease_says_what_is_programmed_and_events_say_what_is_odd() {
     assert!(event["message"].as_str().unwrap().contains("runs as nftables"), "{event}");
 }
 
-pub(crate) fn new_service_cidr_and_new_zone_count_at_once() {
+#[test]
+fn new_service_cidr_and_new_zone_count_at_once() {
+    toolbox::in_own_namespaces!();
     // Pitfall 7, and a label that comes late.
     let world = shop();
     let _node = world.node("n1", &["--proxy-mode=nftables"]);
@@ -136,7 +148,9 @@ pub(crate) fn new_service_cidr_and_new_zone_count_at_once() {
     world.until("the other zone", || endpoints("10.96.0.7:80") == ["10.1.0.2:8080"]);
 }
 
-pub(crate) fn requirement_ends_with_the_service_that_asked_for_it() {
+#[test]
+fn requirement_ends_with_the_service_that_asked_for_it() {
+    toolbox::in_own_namespaces!();
     let world = World::new("handed-back");
     world.put_service_cidr("kubernetes", &["10.96.0.0/16"]);
     world.put_node("n1", "za");

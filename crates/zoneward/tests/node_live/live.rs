@@ -54,7 +54,9 @@ fn packets() -> Vec<Value> {
     packets
 }
 
-pub(crate) fn trace_of_the_live_kernel_answers_as_the_files_do() {
+#[test]
+fn trace_of_the_live_kernel_answers_as_the_files_do() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("live");
     place.put_web(
         json!({"type": "LoadBalancer", "nodePort": 30_080, "externalTrafficPolicy": "Local",
@@ -106,7 +108,9 @@ fn zoneward(words: &[&str]) -> (bool, String, String) {
     (output.status.success(), text(&output.stdout), text(&output.stderr))
 }
 
-pub(crate) fn live_commands_go_by_the_running_nodes_configuration() {
+#[test]
+fn live_commands_go_by_the_running_nodes_configuration() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("effective");
     place.put_web(json!({"externalIPs": ["198.18.0.5"]}), &[here(1), there(5)]);
     let node =

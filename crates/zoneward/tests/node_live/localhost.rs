@@ -20,7 +20,9 @@ fn listeners() -> f64 {
     sum("kubeproxy_nftables_localhost_nodeport_listeners", &[])
 }
 
-pub(crate) fn node_ports_on_localhost_follow_their_service() {
+#[test]
+fn node_ports_on_localhost_follow_their_service() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("localhost");
     place.put_web(json!({"type": "NodePort", "nodePort": NODE_PORT}), &[here(1), there(5)]);
     let refused = || LOCALHOST.iter().for_each(|at| place.is_refused(From::Node, (at, NODE_PORT)));
@@ -73,7 +75,9 @@ pub(crate) fn node_ports_on_localhost_follow_their_service() {
     OWN.iter().for_each(|at| place.is_refused(From::Node, (at, 30_081)));
 }
 
-pub(crate) fn connections_through_localhost_are_counted_and_ports_in_use_are_told() {
+#[test]
+fn connections_through_localhost_are_counted_and_ports_in_use_are_told() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("localhost-counted");
     let taken = std::net::TcpListener::bind(("127.0.0.1", NODE_PORT)).unwrap();
     place.put_web(json!({"type": "NodePort", "nodePort": NODE_PORT}), &[here(1), there(5)]);

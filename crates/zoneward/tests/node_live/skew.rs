@@ -78,7 +78,9 @@ fn slices(mut objects: Vec<Value>, is_old: bool) -> Vec<Value> {
     made
 }
 
-pub(crate) fn skew_has_the_six_outcomes() {
+#[test]
+fn skew_has_the_six_outcomes() {
+    toolbox::in_own_namespaces!();
     let (near, all) = (&["10.1.0.1:8080"][..], &["10.1.0.1:8080", "10.1.0.2:8080", "10.1.0.3:8080"][..]);
     for (is_old_controller, has_annotation, has_field, expected) in [
         // A new controller. Both: the annotation counts, and the hints say so.

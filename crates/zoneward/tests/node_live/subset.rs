@@ -24,7 +24,9 @@ fn slice_for(name: &str, zone: Option<&str>, endpoints: &[(&str, &str)]) -> Valu
     object
 }
 
-pub(crate) fn node_receives_its_zone_and_falls_back_on_the_reserve() {
+#[test]
+fn node_receives_its_zone_and_falls_back_on_the_reserve() {
+    toolbox::in_own_namespaces!();
     let world = World::new("own-zone");
     world.put_service_cidr("kubernetes", &["10.96.0.0/16"]);
     world.put(service("web", &["10.96.0.7"]));
@@ -68,7 +70,9 @@ pub(crate) fn node_receives_its_zone_and_falls_back_on_the_reserve() {
     world.until("deleted", || is_served(&["10.1.0.9"]));
 }
 
-pub(crate) fn labels_come_and_go_under_load_and_no_connection_is_lost() {
+#[test]
+fn labels_come_and_go_under_load_and_no_connection_is_lost() {
+    toolbox::in_own_namespaces!();
     let mut place = nodes_of_zones("subset");
     let controller = |place: &super::place::Place, flags: &[&str]| -> Proxy {
         let words =

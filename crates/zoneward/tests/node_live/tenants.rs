@@ -30,11 +30,15 @@ fn put_intruder(place: &Place, spec: Value, status: Value) {
     }
 }
 
-pub(crate) fn external_ips_of_an_older_service_take_no_cluster_ip_or_node_port() {
+#[test]
+fn external_ips_of_an_older_service_take_no_cluster_ip_or_node_port() {
+    toolbox::in_own_namespaces!();
     older_service_takes_nothing(json!({"externalIPs": wanted()}), json!({}));
 }
 
-pub(crate) fn load_balancer_ips_of_an_older_service_take_no_cluster_ip_or_node_port() {
+#[test]
+fn load_balancer_ips_of_an_older_service_take_no_cluster_ip_or_node_port() {
+    toolbox::in_own_namespaces!();
     let ingress: Vec<Value> = wanted().iter().map(|ip| json!({"ip": ip})).collect();
     older_service_takes_nothing(
         json!({"type": "LoadBalancer"}),
@@ -71,7 +75,9 @@ fn older_service_takes_nothing(mut spec: Value, status: Value) {
     assert!(events().iter().all(|event| event["involvedObject"]["name"] == "intruder"));
 }
 
-pub(crate) fn ports_of_the_machine_and_loopback_endpoints_are_refused() {
+#[test]
+fn ports_of_the_machine_and_loopback_endpoints_are_refused() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("machine");
     let mut object = service("intruder", &["10.96.0.66", "fd00:96::66"]);
     object["spec"]["type"] = "LoadBalancer".into();

@@ -48,7 +48,9 @@ pub(crate) fn meanwhile(place: &Place, work: impl FnOnce()) -> (usize, usize) {
     (counts[0].load(Ordering::Relaxed), counts[1].load(Ordering::Relaxed))
 }
 
-pub(crate) fn pods_are_replaced_one_by_one_without_a_failed_connection() {
+#[test]
+fn pods_are_replaced_one_by_one_without_a_failed_connection() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("rolling");
     place.put_web(json!({}), &[there(1), there(2)]);
     let _node = place.start("clusterCIDR: 10.0.0.0/8");
@@ -66,7 +68,9 @@ pub(crate) fn pods_are_replaced_one_by_one_without_a_failed_connection() {
     VIPS.iter().for_each(|vip| assert_eq!(place.answering(From::Outside, (vip, 80)), 3));
 }
 
-pub(crate) fn datagrams_follow_when_their_endpoint_goes() {
+#[test]
+fn datagrams_follow_when_their_endpoint_goes() {
+    toolbox::in_own_namespaces!();
     // Semantics D7: the flow is tracked to an endpoint that is gone.
     let place = Place::new("datagrams");
     let world = &place.world;
@@ -117,7 +121,9 @@ pub(crate) fn sum(name: &str, words: &[&str]) -> f64 {
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
 
-pub(crate) fn connections_and_bytes_are_counted_by_how_far_they_go() {
+#[test]
+fn connections_and_bytes_are_counted_by_how_far_they_go() {
+    toolbox::in_own_namespaces!();
     let place = Place::new("counted");
     place.put_web(json!({"type": "NodePort", "nodePort": 30_080}), &[here(1), there(5), there(6)]);
     let mut zones = ["za", "za", "zb"].into_iter().cycle();

@@ -116,7 +116,9 @@ fn cluster(name: &str) -> (Place, Proxy) {
     (place, controller)
 }
 
-pub(crate) fn prefer_close_stays_in_the_zone_and_blackholes_nobody() {
+#[test]
+fn prefer_close_stays_in_the_zone_and_blackholes_nobody() {
+    toolbox::in_own_namespaces!();
     // KEP-4444, e2e: hints are populated; requests of a zone with pods stay there; others go to any pod.
     let (place, _controller) = cluster("prefer-close");
     place.world.put_all((1..=4).map(|index| pod(index, ZONES[usize::from(index % 2)])).collect());
@@ -132,7 +134,9 @@ pub(crate) fn prefer_close_stays_in_the_zone_and_blackholes_nobody() {
     }
 }
 
-pub(crate) fn prefer_same_node_goes_to_the_node_then_the_zone_then_anywhere() {
+#[test]
+fn prefer_same_node_goes_to_the_node_then_the_zone_then_anywhere() {
+    toolbox::in_own_namespaces!();
     let (place, _controller) = cluster("prefer-node");
     // A second node in za, without a pod.
     place.world.put(json!({"apiVersion": "v1", "kind": "Node",
@@ -147,7 +151,9 @@ pub(crate) fn prefer_same_node_goes_to_the_node_then_the_zone_then_anywhere() {
     from_zone(&place, "zc", &[1, 2, 3]);
 }
 
-pub(crate) fn require_and_prefer_are_reachable_from_each_zone_as_they_promise() {
+#[test]
+fn require_and_prefer_are_reachable_from_each_zone_as_they_promise() {
+    toolbox::in_own_namespaces!();
     // Seed 003, Traffic Reliability Test.
     let (mut place, _controller) = cluster("reliability");
     (11..=25).for_each(|index| place.site.add_pod(index));
@@ -187,7 +193,9 @@ pub(crate) fn require_and_prefer_are_reachable_from_each_zone_as_they_promise() 
     }
 }
 
-pub(crate) fn aggressive_rolling_update_under_prefer_fails_nobody_and_ends_as_expected() {
+#[test]
+fn aggressive_rolling_update_under_prefer_fails_nobody_and_ends_as_expected() {
+    toolbox::in_own_namespaces!();
     // Seed 003, Rolling Update Test.
     let (mut place, _controller) = cluster("rolling-prefer");
     (11..=40).for_each(|index| place.site.add_pod(index));
@@ -258,7 +266,9 @@ fn shares(place: &Place, vip: &str, connections: u32) -> BTreeMap<u8, f64> {
     shares
 }
 
-pub(crate) fn capacity_and_slow_start_weigh_connections() {
+#[test]
+fn capacity_and_slow_start_weigh_connections() {
+    toolbox::in_own_namespaces!();
     let (place, _controller) = cluster("shares");
     place.world.put_all(vec![weighed_pod(1, "za", "2", 7_200), weighed_pod(2, "zb", "1", 7_200)]);
     let slow_start = |duration: &str| {
@@ -300,7 +310,9 @@ pub(crate) fn capacity_and_slow_start_weigh_connections() {
     drop(node);
 }
 
-pub(crate) fn drained_zone_gets_no_connections_until_the_drain_ends() {
+#[test]
+fn drained_zone_gets_no_connections_until_the_drain_ends() {
+    toolbox::in_own_namespaces!();
     let (place, _controller) = cluster("drained");
     place.world.put_all((1..=4).map(|index| pod(index, ZONES[usize::from(index % 2)])).collect());
     put_service(&place, Some("PreferSameZone"), None);

@@ -48,7 +48,9 @@ fn upgrade_controller(machine: &Machine, about: &str) -> super::world::Process {
     up
 }
 
-pub(crate) fn nodes_first_then_the_controller() {
+#[test]
+fn nodes_first_then_the_controller() {
+    toolbox::in_own_namespaces!();
     for fixture in fixtures() {
         let about = format!("from {}", fixture.name);
         let folder = TestFolder::new("nodes");
@@ -65,7 +67,9 @@ pub(crate) fn nodes_first_then_the_controller() {
     }
 }
 
-pub(crate) fn controller_first_then_the_nodes() {
+#[test]
+fn controller_first_then_the_nodes() {
+    toolbox::in_own_namespaces!();
     for fixture in fixtures() {
         let about = format!("from {}", fixture.name);
         let folder = TestFolder::new("controller");
@@ -77,7 +81,9 @@ pub(crate) fn controller_first_then_the_nodes() {
     }
 }
 
-pub(crate) fn older_version_reads_what_this_one_writes() {
+#[test]
+fn older_version_reads_what_this_one_writes() {
+    toolbox::in_own_namespaces!();
     let folder = TestFolder::new("back");
     let program = std::env::var("FIXTURE_PROGRAM").unwrap_or_else(|_| THIS.to_owned());
     let name = std::env::var("FIXTURE_NAME").unwrap_or_else(|_| env!("CARGO_PKG_VERSION").to_owned());

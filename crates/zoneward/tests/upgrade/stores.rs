@@ -40,7 +40,9 @@ fn backups(machine: &Machine) -> Vec<PathBuf> {
     entries.filter(|path| path.extension().is_some_and(|end| end == "backup")).collect()
 }
 
-pub(crate) fn older_store_is_migrated_after_a_backup() {
+#[test]
+fn older_store_is_migrated_after_a_backup() {
+    toolbox::in_own_namespaces!();
     let newest = store::engine::FORMAT;
     for fixture in fixtures() {
         let folder = TestFolder::new("migrate");
@@ -76,7 +78,9 @@ pub(crate) fn older_store_is_migrated_after_a_backup() {
 }
 
 /// Data of a version without RBAC: the first start adds the default roles before it serves, and signing keys.
-pub(crate) fn older_data_gets_roles_and_keeps_its_users() {
+#[test]
+fn older_data_gets_roles_and_keeps_its_users() {
+    toolbox::in_own_namespaces!();
     const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
     for fixture in fixtures() {
         let folder = TestFolder::new("roles");
@@ -112,7 +116,9 @@ pub(crate) fn older_data_gets_roles_and_keeps_its_users() {
     }
 }
 
-pub(crate) fn way_back_is_the_backup() {
+#[test]
+fn way_back_is_the_backup() {
+    toolbox::in_own_namespaces!();
     for fixture in fixtures() {
         let folder = TestFolder::new("back");
         let machine = unpacked(&fixture, &folder.0.join("data"));
@@ -145,7 +151,9 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     all
 }
 
-pub(crate) fn newer_store_is_refused_by_name_and_untouched() {
+#[test]
+fn newer_store_is_refused_by_name_and_untouched() {
+    toolbox::in_own_namespaces!();
     let folder = TestFolder::new("newer");
     let fixtures = fixtures();
     let machine = unpacked(fixtures.last().unwrap(), &folder.0.join("data"));
@@ -184,7 +192,9 @@ pub(crate) fn newer_store_is_refused_by_name_and_untouched() {
 /// The moment of a kill: when a file with this ending is in the store's folder, or at once.
 const MOMENTS: [&str; 6] = ["", ".backup.partial", ".backup", ".format.partial", ".format", ".never"];
 
-pub(crate) fn migration_survives_kill_at_any_moment() {
+#[test]
+fn migration_survives_kill_at_any_moment() {
+    toolbox::in_own_namespaces!();
     let fixtures = fixtures();
     let fixture = fixtures.iter().find(|fixture| fixture.name.starts_with("before-")).unwrap();
     let folder = TestFolder::new("kill");

@@ -75,7 +75,7 @@ async fn long_values_are_cut() {
 
 #[tokio::test]
 async fn a_dead_collector_costs_no_request_and_delays_exit_by_seconds_only() {
-    let dead = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
+    let dead = toolbox::ports::free_port();
     let options = SpanExporterOptions::new(format!("http://{dead}/v1/traces").parse().expect("a URL"));
     let options = SpanExporterOptions { max_queue: 16, max_delay: Duration::from_millis(10), ..options };
     let mut running = with_rules(rules(), traced(options)).await;

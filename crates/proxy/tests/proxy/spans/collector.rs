@@ -294,7 +294,7 @@ impl Collector {
 
     /// Waits for at least so many spans.
     pub async fn spans(&self, count: usize) -> Vec<Span> {
-        for _ in 0..1_000 {
+        for _ in 0..6_000 {
             if self.received().len() >= count {
                 return self.received();
             }

@@ -16,7 +16,8 @@ use xds::resource::{ResourceSet, ResourceType};
 
 use super::world::{Pair, World, destination, key, text};
 use crate::harness::{Control, bootstrap, envoy};
-use crate::process::{Envoy, free_port};
+use crate::process::Envoy;
+use toolbox::ports::free_port;
 
 /// The status of a preflight request's answer.
 pub const PREFLIGHT: u16 = 200;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::faulty::Dice;
 use super::limits;
-use crate::world::{World, items, node, pod, pod_status, service, slices_path};
+use crate::controller::world::{World, items, node, pod, pod_status, service, slices_path};
 
 pub const SERVICES: u64 = 8;
 

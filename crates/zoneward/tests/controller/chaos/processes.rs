@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use super::change::{self, Model};
 use super::faulty::{Dice, Faulty};
 use super::{at_rest, seed_and_end};
-use crate::world::{World, eventually};
+use crate::controller::world::{World, eventually};
 
 /// Serves a failing API on a socket, as `zoneward up` serves a good one.
 fn serve(path: &Path, api: &Faulty) -> JoinHandle<()> {
