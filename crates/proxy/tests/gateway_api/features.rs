@@ -512,7 +512,8 @@ async fn mirrors_have_their_fractions_and_a_bad_one_is_dropped() {
         assert_eq!(send(at, &sent, &host, &running.world.pairs).await.status, 200);
     }
     let count = |name: &str| running.world.sightings.all().iter().filter(|saw| saw.workload == name).count();
-    for _ in 0..500 {
+    // A minute at most: nothing waits for copies.
+    for _ in 0..6_000 {
         if count("all") == 100 {
             break;
         }
