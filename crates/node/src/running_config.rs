@@ -25,8 +25,10 @@ use cluster::Connection;
 
 /// The name of the socket.
 const NAME: &[u8] = b"zoneward-node";
-/// Timeout of a whole exchange.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout of a client for the whole exchange: a busy machine may need seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of the server for a client that does not read, while others wait.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Retry interval while another process holds the name.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Delay after a failed accept, as without free file descriptors.
@@ -144,7 +146,7 @@ fn answer_all(listener: &UnixListener, value: impl Fn() -> Value, clock: &Clock)
         };
         // A client that does not read gets nothing.
         let text = value().to_string();
-        drop(stream.set_write_timeout(Some(PATIENCE)).and_then(|()| stream.write_all(text.as_bytes())));
+        drop(stream.set_write_timeout(Some(WRITE_TIMEOUT)).and_then(|()| stream.write_all(text.as_bytes())));
     }
 }
 
