@@ -27,6 +27,9 @@ struct DistArgs {
     /// Target, x86_64-unknown-linux-gnu or aarch64-unknown-linux-gnu; repeatable [default: this machine's]
     #[arg(long = "target", value_name = "TRIPLE")]
     targets: Vec<String>,
+    /// Static program to pack instead of building one: that of CI's tests
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "targets"])]
+    program: Option<PathBuf>,
     /// Output directory; created if missing [default: target/dist]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -94,7 +97,11 @@ fn run(args: &DistArgs, folders: &BuildFolders, out: &Path) -> anyhow::Result<Ve
     let profile = Profile::from(args.profile);
     let mut programs = Vec::new();
     for target in &targets {
-        programs.push((target, build(folders, profile, target, date)?));
+        let program = match &args.program {
+            Some(program) => compile::check_program(program).map(|()| program.clone())?,
+            None => build(folders, profile, target, date)?,
+        };
+        programs.push((target, program));
     }
     let pages = pages(folders, &programs)?;
     let mut release = Release { out, names: Vec::new() };

@@ -27,12 +27,8 @@ impl Target {
 
     /// The target of this machine's compiler.
     pub fn host(root: &Path) -> anyhow::Result<Self> {
-        let output =
-            Command::new("rustc").arg("-vV").current_dir(root).output().context("failed to run rustc")?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let host =
-            text.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV has no host")?;
-        Self::parse(host)
+        let host = toolbox::static_build::host_triple(root).context("failed to ask rustc for its target")?;
+        Self::parse(&host)
     }
 
     pub fn triple(&self) -> &str {

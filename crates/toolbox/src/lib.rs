@@ -5,6 +5,7 @@ pub mod iptables;
 pub mod namespaces;
 #[cfg(target_os = "linux")]
 pub mod ports;
+pub mod static_build;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,12 +23,12 @@ impl Toolbox {
         Self { folder: target.join("tools") }
     }
 
-    /// The tools of the build that the running program is part of: `TARGET/PROFILE/deps/PROGRAM` or `TARGET/PROFILE/PROGRAM`.
+    /// The tools of the build that the running program is part of: those of the nearest folder above that has some. Builds
+    /// for a named target are one folder deeper than others.
     pub fn own() -> Self {
         let program = std::env::current_exe().expect("a running program knows its file");
-        let deps = program.parent().is_some_and(|folder| folder.ends_with("deps"));
-        let target = program.ancestors().nth(if deps { 3 } else { 2 });
-        Self::below(target.expect("cargo builds programs at least two folders deep"))
+        let mut above = program.ancestors().skip(1).map(Self::below);
+        above.find(|tools| tools.bin().is_dir()).unwrap_or_else(|| Self::below(Path::new("target")))
     }
 
     /// The folder itself.

@@ -342,7 +342,7 @@ mod tests {
         for (line, word) in [
             ("frobnicate", "`frobnicate`"),
             ("test fmt", "`fmt`"),
-            ("test --only fmt,tidy", "`tidy`; the parts are fmt, deny, site, manifests, clippy"),
+            ("test --only fmt,tidy", "`tidy`; the parts are fmt, deny, clippy, doc, site, manifests, test"),
             ("test --extended --only fmt", "the parts are upgrade, ipvs, packages"),
             ("test --only", "--only needs a value"),
             ("test --only=", "--only needs a value"),

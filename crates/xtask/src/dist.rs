@@ -29,9 +29,10 @@ pub(crate) fn run(words: &[String]) -> Result<(), Stop> {
     }
 }
 
-/// Packages of profile `quick` in a folder, for their tests.
-pub(crate) fn quick(out: &Path) -> Result<(), Stop> {
-    run(&["--profile".to_owned(), "quick".to_owned(), "--out".to_owned(), out.display().to_string()])
+/// Packages of a program in a folder, for their tests.
+pub(crate) fn pack(program: &Path, out: &Path) -> Result<(), Stop> {
+    let [program, out] = [program, out].map(|path| path.display().to_string());
+    run(&["--program".to_owned(), program, "--out".to_owned(), out])
 }
 
 /// Builds clones of HEAD in two folders, compares, and tests the packages of the first, which are kept.

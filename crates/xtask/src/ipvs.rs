@@ -90,7 +90,7 @@ fn boot(programs: &[PathBuf]) -> Result<u64, Stop> {
         image.program(&format!("/vm/debug/{package}"), program)?;
     }
     // Where cargo told the test that it is.
-    let zoneward = shell::target_dir().join(suite::PROFILE).join("zoneward");
+    let zoneward = suite::program_as_tested()?;
     image.program(&zoneward.display().to_string(), &zoneward)?;
     image.program("/vm/tools/bin/ip", &tools_bin("ip")?)?;
     image.file("/etc/protocols", b"tcp 6 TCP\nudp 17 UDP\nsctp 132 SCTP\n", 0o644);

@@ -1,8 +1,11 @@
 //! `cargo xtask test`: the checks of CI, timed, cheap ones first.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
+
+use toolbox::static_build::{self, StaticBuild};
 
 use crate::args::TestOptions;
 use crate::{Stop, deny, dist, docs, ipvs, manifests, report, shell, tools};
@@ -26,14 +29,14 @@ pub(crate) enum Part {
     Upgrade,
     /// Mode ipvs in a virtual machine: about a minute.
     Ipvs,
-    /// Packages of profile quick, and what reads, installs and runs them.
+    /// Packages of the program that was tested, and what reads, installs and runs them.
     Packages,
 }
 
 impl Part {
     /// In the order in which they run.
     pub(crate) const ALL: [Part; 7] =
-        [Part::Fmt, Part::Deny, Part::Site, Part::Manifests, Part::Clippy, Part::Doc, Part::Test];
+        [Part::Fmt, Part::Deny, Part::Clippy, Part::Doc, Part::Site, Part::Manifests, Part::Test];
 
     /// Parts that take minutes for one promise: `--extended`. All but the packages use the build of `Test`.
     pub(crate) const EXTENDED: [Part; 3] = [Part::Upgrade, Part::Ipvs, Part::Packages];
@@ -64,7 +67,20 @@ impl Part {
             Part::Test => "all tests pass, with namesakes of the tools that fail first on PATH",
             Part::Upgrade => "a rolling upgrade under load fails no connection, in both orders",
             Part::Ipvs => "mode ipvs works on a kernel that has it, in a virtual machine",
-            Part::Packages => "the packages of profile quick are complete, install and run",
+            Part::Packages => "packages of the tested program are complete, install and run",
+        }
+    }
+
+    /// Whether it runs programs from target/tools; the others need the toolchain alone.
+    fn needs_tools(self) -> bool {
+        !matches!(self, Part::Fmt | Part::Deny | Part::Clippy | Part::Doc)
+    }
+
+    fn ensure_component(self, install: bool) -> Result<(), Stop> {
+        match self {
+            Part::Fmt => tools::ensure_component("fmt", "rustfmt", install),
+            Part::Clippy => tools::ensure_component("clippy", "clippy", install),
+            _ => Ok(()),
         }
     }
 
@@ -143,9 +159,11 @@ fn run_tests(
 ) -> Result<Spent, Stop> {
     let build = built(|| {
         let mut build = shell::nextest(&["run", "--cargo-profile", PROFILE, "--workspace", "--no-run"]);
+        as_tested(&mut build)?;
         shell::run(&mut build, "building the tests", "see the compiler errors above")
     })?;
     let mut run = shell::nextest(&["run", "--cargo-profile", PROFILE, "--workspace", "--no-fail-fast"]);
+    as_tested(&mut run)?;
     run.args(["--test-threads", &test_threads()])
         .args(words)
         .env("PATH", behind_namesakes()?)
@@ -161,6 +179,24 @@ fn run_tests(
         shell::check(status, what, advice)
     })?;
     Ok(build.and(Spent { tests, ..run }))
+}
+
+/// The target and flags of a build of tests: their programs are static, as those of packages are.
+pub(crate) fn as_tested(cargo: &mut Command) -> Result<(), Stop> {
+    let triple = host_triple()?;
+    let build = StaticBuild::new(&shell::root(), &shell::target_dir(), &triple);
+    build.map_err(|error| Stop::Failed(format!("a static build: {error}")))?.apply(cargo);
+    Ok(())
+}
+
+/// The program that the tests run.
+pub(crate) fn program_as_tested() -> Result<PathBuf, Stop> {
+    Ok(shell::target_dir().join(host_triple()?).join(PROFILE).join("zoneward"))
+}
+
+fn host_triple() -> Result<String, Stop> {
+    let failed = |error| Stop::Failed(format!("rustc does not name its target: {error}"));
+    static_build::host_triple(&shell::root()).map_err(failed)
 }
 
 /// Many tests wait for servers and timers: twice as many as there are cores keep the cores busy.
@@ -193,8 +229,9 @@ fn upgrade() -> Result<Spent, Stop> {
 
 /// The tests of packages, which the ordinary run leaves out because they need packages.
 fn packages() -> Result<Spent, Stop> {
-    let out = shell::target_dir().join("dist-quick");
-    let packed = built(|| dist::quick(&out))?;
+    let out = shell::target_dir().join("dist-ci");
+    let program = program_as_tested()?;
+    let packed = built(|| dist::pack(&program, &out))?;
     Ok(packed.and(test_packages(&out)?))
 }
 
@@ -254,13 +291,29 @@ fn summary(rows: &[(&str, Spent)], total: Duration) -> String {
 
 /// The number of tests that ran.
 fn run_parts(options: &TestOptions, rows: &mut Vec<(&'static str, Spent)>) -> Result<u64, Stop> {
-    report::heading("tools: what the checks need is installed below target/tools");
-    timed("tools", rows, || ran(|| provide_tools(options)))?;
-    for part in &options.parts {
-        report::heading(&format!("{}: {}", part.name(), part.description()));
-        timed(part.name(), rows, || part.run())?;
+    let (with_tools, without): (Vec<Part>, Vec<Part>) =
+        options.parts.iter().partition(|part| part.needs_tools());
+    for part in &without {
+        part.ensure_component(options.install)?;
     }
+    report::heading("tools: what the checks need is installed below target/tools, while other checks run");
+    std::thread::scope(|scope| {
+        let tools = scope.spawn(|| {
+            let start = Instant::now();
+            (provide_tools(&with_tools, options.install), start.elapsed())
+        });
+        let checked = without.iter().try_for_each(|part| run_part(*part, rows));
+        let (provided, run) = tools.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        rows.push(("tools", Spent { run, ..Spent::default() }));
+        checked.and(provided)
+    })?;
+    with_tools.iter().try_for_each(|part| run_part(*part, rows))?;
     Ok(rows.iter().map(|(_, spent)| spent.tests).sum())
+}
+
+fn run_part(part: Part, rows: &mut Vec<(&'static str, Spent)>) -> Result<(), Stop> {
+    report::heading(&format!("{}: {}", part.name(), part.description()));
+    timed(part.name(), rows, || part.run())
 }
 
 /// A part that fails has a row, too: all of its time as a run.
@@ -276,25 +329,23 @@ fn timed(
     outcome.map(|_| ())
 }
 
-/// Only what the chosen parts need: `--only fmt` must not build a test runner.
-fn provide_tools(options: &TestOptions) -> Result<(), Stop> {
-    for part in &options.parts {
+/// Only what the chosen parts need: `--only site` must not build a test runner.
+fn provide_tools(parts: &[Part], install: bool) -> Result<(), Stop> {
+    for part in parts {
         match part {
-            Part::Fmt => tools::ensure_component("fmt", "rustfmt", options.install)?,
-            Part::Site => tools::ensure(&[tools::MKDOCS], options.install)?,
-            Part::Manifests => tools::ensure(&[tools::HELM], options.install)?,
-            Part::Clippy => tools::ensure_component("clippy", "clippy", options.install)?,
-            Part::Test | Part::Upgrade => tools::ensure(&tools::TESTS, options.install)?,
+            Part::Site => tools::ensure(&[tools::MKDOCS], install)?,
+            Part::Manifests => tools::ensure(&[tools::HELM], install)?,
+            Part::Test | Part::Upgrade => tools::ensure(&tools::TESTS, install)?,
             Part::Ipvs => {
-                tools::ensure(&tools::TESTS, options.install)?;
-                tools::ensure(&[tools::QEMU], options.install)?;
+                tools::ensure(&tools::TESTS, install)?;
+                tools::ensure(&[tools::QEMU], install)?;
             }
             Part::Packages => {
-                tools::ensure(&tools::TESTS, options.install)?;
-                tools::ensure(&tools::PACKAGES, options.install)?;
-                tools::ensure(&tools::IMAGE, options.install)?;
+                tools::ensure(&tools::TESTS, install)?;
+                tools::ensure(&tools::PACKAGES, install)?;
+                tools::ensure(&tools::IMAGE, install)?;
             }
-            Part::Deny | Part::Doc => {}
+            Part::Fmt | Part::Deny | Part::Clippy | Part::Doc => {}
         }
     }
     Ok(())

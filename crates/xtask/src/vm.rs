@@ -18,7 +18,7 @@ use crate::{report, shell, suite, tools};
 /// Depends on the package of Debian's current kernel. Its kernels for clouds are small and have what tests need.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
 /// How long a machine may run: boot, tests and power-off.
-const TIMEOUT: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Modules of nftables and of virtual interfaces, besides those that these need.
 pub(crate) const NFTABLES: [&str; 21] = [
     "veth",
@@ -83,6 +83,7 @@ pub(crate) fn build(packages: &[&str]) -> Result<Vec<PathBuf>, Stop> {
         "--no-run",
         "--message-format=json",
     ]);
+    suite::as_tested(&mut cargo)?;
     let messages = shell::capture(&mut cargo, "building the tests", "see the compiler errors above")?;
     let find = |package: &&str| {
         test_program(&messages, package)
@@ -174,7 +175,8 @@ fn add_module(
     }
 }
 
-/// The init program: inserts modules, runs the commands until one fails, and powers off.
+/// The init program: inserts modules, reads a random byte, runs the commands until one fails, and powers off. Static programs
+/// wait until the kernel has entropy, and in a machine without devices nothing but such a read makes it gather any.
 pub(crate) fn init(modules: &[PathBuf], commands: &str) -> String {
     let insert: String =
         modules.iter().map(|module| format!("$b insmod /modules/{}\n", name_of(module))).collect();
@@ -186,6 +188,7 @@ pub(crate) fn init(modules: &[PathBuf], commands: &str) -> String {
          $b mount -t sysfs sys /sys\n\
          $b mount -t devtmpfs dev /dev\n\
          {insert}\
+         $b dd if=/dev/random of=/dev/null bs=1 count=1\n\
          export RUST_BACKTRACE=0\n\
          {commands}\n\
          echo \"tests: exit code $?\"\n\
