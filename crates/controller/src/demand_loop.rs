@@ -287,7 +287,7 @@ impl SliceReconciler {
     }
 
     fn default_demand_mode(&self) -> SpillDemandMode {
-        self.planner().hints.spill_demand.unwrap_or_default()
+        self.planner().config.spill_demand.unwrap_or_default()
     }
 }
 

@@ -35,6 +35,7 @@ use clock::Clock;
 use kube::Client;
 use model::random::Random;
 use model::{Notice, ObjectKey, ServiceKey, annotation};
+use plan::PlanningConfig;
 use plan::work_queue::MonotonicTime;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
@@ -80,11 +81,11 @@ pub struct ControllerConfig {
     pub random: Random,
 }
 
-impl Default for ControllerConfig {
-    fn default() -> Self {
-        let settings = ReconcilerSettings::default();
+impl ControllerConfig {
+    /// With the defaults of everything else.
+    pub fn new(planning: PlanningConfig) -> Self {
         Self {
-            settings,
+            settings: planning.into(),
             concurrent_syncs: 5,
             lease_namespace: "kube-system".to_owned(),
             status: StatusBoard::default(),

@@ -64,7 +64,7 @@ impl SliceReconciler {
             if !is_stable || self.is_unacknowledged(&key) {
                 continue;
             }
-            let Some(evaluator) = self.evaluations.evaluator(snapshot) else { return };
+            let Some(evaluator) = self.evaluations.evaluator(snapshot, &self.planner.config) else { return };
             let planned = evaluator.planned(service, snapshot.slices(&key), None);
             let before = self.observations.by_service.get(&key);
             let before = before.cloned().unwrap_or_else(|| Observation::from_condition(service));
@@ -126,8 +126,10 @@ mod tests {
                 "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "service-1"}]},
             "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
             "endpoints": [endpoint("p1", "n1", "10.0.0.1", "za"), endpoint("p2", "n2", "10.0.0.2", "zb")]});
-        let mut reconciler =
-            SliceReconciler::new(ReconcilerSettings::default(), ControllerMetrics::default());
+        let mut reconciler = SliceReconciler::new(
+            ReconcilerSettings::from(plan::PlanningConfig::without_flags()),
+            ControllerMetrics::default(),
+        );
         reconciler.lead(at(0));
         for (kind, objects) in [
             (ObjectKind::Node, vec![node("n1", "za"), node("n2", "zb")]),

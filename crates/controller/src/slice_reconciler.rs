@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use model::{Name, Notice, Object, ObjectKey, ObjectRef, Service, ServiceKey, Slice, Snapshot, annotation};
+use plan::PlanningConfig;
 use plan::drain::ZoneDrains;
 use plan::hints::conditions::NODES_BEHIND_INTERVAL;
-use plan::hints::{self, ClusterTopology, HintOutcome, Mechanism, NodeAcks};
+use plan::hints::{ClusterTopology, HintOutcome, Mechanism, NodeAcks};
 use plan::planner::Planner;
 use plan::slices::{self, SliceMode, SlicePlan};
 use plan::status::ConvergenceFigures;
@@ -47,11 +48,16 @@ const FAILED_TO_UPDATE: &str = "FailedToUpdateEndpointSlices";
 pub const TICK: Duration = Duration::from_secs(1);
 
 /// Options of the plan and the queue.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ReconcilerSettings {
-    pub hints: hints::HintConfig,
-    pub slices: slices::SliceOptions,
+    pub planning: PlanningConfig,
     pub timing: QueueTiming,
+}
+
+impl From<PlanningConfig> for ReconcilerSettings {
+    fn from(planning: PlanningConfig) -> Self {
+        Self { planning, timing: QueueTiming::default() }
+    }
 }
 
 #[derive(Debug)]
@@ -62,7 +68,7 @@ pub struct SliceReconciler {
     expectations: Expectations,
     losses: SliceLosses,
     pub(crate) last_syncs: LastSyncs,
-    planner: Planner,
+    pub(crate) planner: Planner,
     facts_changed: bool,
     pub(crate) leases: NodeLeases,
     /// Services that some nodes have not acknowledged.
@@ -112,7 +118,7 @@ impl SliceReconciler {
     pub fn new(settings: ReconcilerSettings, metrics: ControllerMetrics) -> Self {
         let cache = WatchCache::default();
         Self {
-            planner: Planner::new(cache.snapshot(), settings.hints, settings.slices),
+            planner: Planner::new(cache.snapshot(), settings.planning),
             queue: WorkQueue::new(settings.timing),
             cache,
             metrics,
@@ -295,7 +301,7 @@ impl SliceReconciler {
 
     /// Semantics M8: a slice with our managed-by label that the upstream controller wrote.
     fn is_written_upstream(&self, slice: &Slice) -> bool {
-        self.planner.slices.mode == SliceMode::Exclusive
+        self.planner.config.slices.mode == SliceMode::Exclusive
             && slice.managed_by().is_some_and(|name| name == annotation::CONTROLLER_NAME)
             && slice.written_by.as_ref().is_some_and(|name| name == UPSTREAM_MANAGER)
     }
@@ -535,7 +541,7 @@ impl SliceReconciler {
         next.sent = update.awaited;
         let is_fresh = update.patch.is_some() && !update.deferred;
         next.conditions_sent = if is_fresh { Some(now) } else { last.conditions_sent };
-        next.counts = counts(service, &plan, &outcomes, stored, self.planner.slices.max_endpoints);
+        next.counts = counts(service, &plan, &outcomes, stored, self.planner.config.slices.max_endpoints);
         let mechanism = next.counts.mechanism.as_str();
         debug!(service = %key, creates = plan.creates.len(), updates = plan.updates.len(),
             deletes = plan.deletes.len(), unchanged = plan.unchanged.len(), mechanism,
@@ -567,7 +573,7 @@ impl SliceReconciler {
     /// Deletes our slices without a Service, after a check that the API has no such Service.
     fn begin_orphans(&mut self, key: &ServiceKey) -> Result<SliceWrites, SyncOutcome> {
         let stored = self.cache.snapshot().slices(key);
-        let orphans = slices::orphans(stored, self.planner.slices.mode);
+        let orphans = slices::orphans(stored, self.planner.config.slices.mode);
         let deletes: Vec<StoredSlice> = orphans.map(StoredSlice::from).collect();
         if let Some(last) = self.last_syncs.remove(key) {
             self.metrics.recount(&last.counts, &ServiceCounts::default());

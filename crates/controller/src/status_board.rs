@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use model::{Name, Node, Service, ServiceKey, Slice, Snapshot};
+use plan::PlanningConfig;
 use plan::ledger::{LedgerDemand, TrafficMinute, TrafficOwner, TrafficSums, ZonePairTraffic};
 use plan::status::{
     self, ServiceEvaluation, ServiceView, StatusInput, StatusReport, StatusSignals, WhatIfView,
@@ -277,10 +278,10 @@ impl Evaluations {
     }
 
     /// The evaluator for the present nodes.
-    pub fn evaluator(&mut self, snapshot: &Snapshot) -> Option<&WhatIfEvaluator> {
+    pub fn evaluator(&mut self, snapshot: &Snapshot, planning: &PlanningConfig) -> Option<&WhatIfEvaluator> {
         let facts: Vec<NodeFacts> = snapshot.nodes().values().map(node_facts).collect();
         if self.evaluator.as_ref().is_none_or(|(known, _)| *known != facts) {
-            let evaluator = WhatIfEvaluator::new(snapshot.nodes(), DemandBasis::Cpu);
+            let evaluator = WhatIfEvaluator::new(snapshot.nodes(), DemandBasis::Cpu, planning);
             self.clear();
             self.evaluator = Some((facts, evaluator));
         }
@@ -295,8 +296,9 @@ impl Evaluations {
         rows: &BTreeMap<ServiceKey, &[ZonePairTraffic]>,
         first: Option<&ServiceKey>,
         budget: usize,
+        planning: &PlanningConfig,
     ) -> usize {
-        self.refresh_where(snapshot, rows, first, budget, |_| true)
+        self.refresh_where(snapshot, rows, first, budget, planning, |_| true)
     }
 
     /// Likewise, of the Services that are wanted.
@@ -306,9 +308,10 @@ impl Evaluations {
         rows: &BTreeMap<ServiceKey, &[ZonePairTraffic]>,
         first: Option<&ServiceKey>,
         budget: usize,
+        planning: &PlanningConfig,
         is_wanted: impl Fn(&ServiceKey) -> bool,
     ) -> usize {
-        self.evaluator(snapshot);
+        self.evaluator(snapshot, planning);
         let Some((_, evaluator)) = &self.evaluator else { return 0 };
         let mut due: Vec<(u64, &Service, &[Slice])> = Vec::new();
         for (service, slices) in snapshot.services() {
@@ -326,8 +329,7 @@ impl Evaluations {
         let left = due.len().saturating_sub(budget);
         for (_, service, slices) in due.into_iter().take(budget) {
             let traffic = rows.get(&service.key).copied().unwrap_or_default();
-            let namespace = snapshot.namespace(&service.key.namespace);
-            let default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
+            let default = snapshot.default_traffic_distribution(&service.key.namespace);
             let demand = status::demand_of(traffic);
             let evaluation = status::evaluate(evaluator, service, slices, default, demand.as_ref());
             self.demands.insert(service.key.clone(), parts(traffic));
@@ -380,14 +382,14 @@ impl SliceReconciler {
         self.evaluations.asked = Some(now);
         let snapshot = self.cache.snapshot();
         let budget = query.evaluations.unwrap_or(EVALUATED_PER_REQUEST);
-        self.evaluations.refresh(snapshot, &rows, named.as_ref(), budget);
+        self.evaluations.refresh(snapshot, &rows, named.as_ref(), budget, &self.planner.config);
         let mut report = self.report(query, sums.as_ref(), traffic, now);
         report.detail = named.and_then(|key| {
             let service = snapshot.service(&key)?;
             let evaluation = self.evaluations.get(&key);
             let traffic = rows.get(&key).copied();
-            let detail =
-                status::detail(service, snapshot.slices(&key), snapshot.nodes(), evaluation, traffic);
+            let (slices, gates) = (snapshot.slices(&key), self.planner.config.gates);
+            let detail = status::detail(service, slices, snapshot.nodes(), evaluation, traffic, gates);
             Some(status::ServiceDetail { spill_demand: self.demands.status(&key), ..detail })
         });
         report
@@ -429,7 +431,8 @@ impl SliceReconciler {
         let rows = sums.as_ref().map(rows_by_service).unwrap_or_default();
         let has_traffic = |key: &ServiceKey| rows.contains_key(key);
         let snapshot = self.cache.snapshot();
-        self.evaluations.refresh_where(snapshot, &rows, None, EVALUATED_PER_TICK, has_traffic);
+        let planning = &self.planner.config;
+        self.evaluations.refresh_where(snapshot, &rows, None, EVALUATED_PER_TICK, planning, has_traffic);
         let report = self.report(&StatusQuery::default(), sums.as_ref(), traffic, now);
         let price = |from: &str, to: &str| traffic.price(from, to);
         self.metrics.set_signals(status::signals(&report, &self.evaluations.kept, sums.as_ref(), &price));
@@ -441,7 +444,8 @@ impl SliceReconciler {
         if self.synced && self.leading && self.evaluations.is_wanted(now) && !is_settled {
             let sums = traffic.sums(WINDOW);
             let rows = sums.as_ref().map(rows_by_service).unwrap_or_default();
-            let left = self.evaluations.refresh(self.cache.snapshot(), &rows, None, EVALUATED_PER_TICK);
+            let (snapshot, planning) = (self.cache.snapshot(), &self.planner.config);
+            let left = self.evaluations.refresh(snapshot, &rows, None, EVALUATED_PER_TICK, planning);
             self.evaluations.settled = (left == 0).then_some(now);
         }
     }

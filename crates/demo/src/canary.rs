@@ -187,7 +187,7 @@ fn expected(snapshot: &Snapshot) -> ByVersion<f64> {
             let tags: Labels = [("version", version)].into_iter().collect();
             let service = ServiceKey::new(&NAMESPACE.into(), &SERVICE.into());
             let id = BackendId { service, port: SERVICE_PORT, protocol: Protocol::Tcp, tags };
-            let gates = FeatureGates::default();
+            let gates = FeatureGates::OF_PROXIES;
             let Some(backend) = plan::backends::backend(snapshot, &id, &place, gates, None) else { continue };
             let row: &mut BTreeMap<String, f64> =
                 shares.entry(node.zone.to_owned()).or_default().entry(version.to_owned()).or_default();

@@ -435,7 +435,7 @@ impl DemoCluster {
     ) -> Vec<(IpAddr, f64)> {
         let snapshot = self.snapshot();
         let Some(object) = snapshot.service(service) else { return Vec::new() };
-        let view = NodeView { name: &client.node, zone: Some(client.zone), gates: FeatureGates::default() };
+        let view = NodeView { name: &client.node, zone: Some(client.zone), gates: FeatureGates::ALL };
         let selected = select(object, snapshot.slices(service), family, &view);
         let of_port =
             selected.into_iter().find(|s| s.port.name == port.name && s.port.protocol == port.protocol);

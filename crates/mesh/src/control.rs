@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use clock::Clock;
 use model::route::EdgeSettings;
 use model::{Labels, Name, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot};
-use plan::FeatureGates;
 use tokio::sync::watch;
 use tracing::info;
 use xds::identity::{EnvoyIdentity, EnvoyRole, SidecarListeners};
@@ -56,7 +55,7 @@ pub async fn run(
     clock: Clock,
     stop: impl Future<Output = ()>,
 ) {
-    let cache = TableCache::new(FeatureGates::default()).with_fallbacks();
+    let cache = TableCache::default().with_fallbacks();
     let mut control = ControlLoop {
         cache,
         clock,

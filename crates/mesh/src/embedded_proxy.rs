@@ -14,7 +14,6 @@ use std::time::Duration;
 use anyhow::Result;
 use clock::Clock;
 use model::{Name, Notice, ObjectKey, ServiceKey, Snapshot};
-use plan::FeatureGates;
 use plan::gateway_api::UnboundPort;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -127,7 +126,7 @@ pub async fn run(
         Some(port) => Some(KernelRedirect::open(port, own_uid())?),
         None => None,
     };
-    let mut cache = TableCache::new(FeatureGates::default());
+    let mut cache = TableCache::default();
     cache.add(config.identity.clone());
     info!(role = %config.identity.role, node = config.identity.node.as_str(), "waiting for the first table");
     let mut proxy_loop = ProxyLoop {

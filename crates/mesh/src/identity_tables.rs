@@ -26,7 +26,6 @@ use super::proxy_identity::{ProxyIdentity, ProxyRole, StandardTable};
 pub(super) struct RefreshContext<'r> {
     pub(super) snapshot: &'r Snapshot,
     pub(super) affected: &'r Affected,
-    pub(super) gates: FeatureGates,
     /// Also plan failover tiers.
     pub(super) with_fallbacks: bool,
     /// Backends planned in this refresh, shared by identities in the same place.
@@ -42,10 +41,11 @@ impl RefreshContext<'_> {
     ) -> Option<Arc<Backend>> {
         if rule.is_some() {
             // By a policy for some of the identities.
-            return plan::backends::backend(self.snapshot, id, place, self.gates, rule).map(Arc::new);
+            return plan::backends::backend(self.snapshot, id, place, FeatureGates::OF_PROXIES, rule)
+                .map(Arc::new);
         }
         let key = (place.node.clone(), place.zone.clone(), id.clone());
-        let (snapshot, gates) = (self.snapshot, self.gates);
+        let (snapshot, gates) = (self.snapshot, FeatureGates::OF_PROXIES);
         let make = || plan::backends::backend(snapshot, id, place, gates, None).map(Arc::new);
         self.planned.entry(key).or_insert_with(make).clone()
     }
@@ -463,8 +463,9 @@ impl IdentityTables {
             let rule = locality_rule(&routes, &id, &place);
             let backend = if self.uses.contains_key(&id) { context.backend(&id, &place, rule) } else { None };
             if context.with_fallbacks {
-                let found =
-                    backend.as_ref().map(|_| fallbacks(context.snapshot, &id, &place, context.gates, rule));
+                let found = backend
+                    .as_ref()
+                    .map(|_| fallbacks(context.snapshot, &id, &place, FeatureGates::OF_PROXIES, rule));
                 changed |= self.put_fallbacks(&id, found.unwrap_or_default());
             }
             if self.backends.backend(&id).map(|held| &**held) == backend.as_deref() {

@@ -1,7 +1,7 @@
 //! The table cache: watched objects in, the tables of each proxy identity out; only affected parts are planned again.
 //!
 //! ```text
-//! let mut cache = TableCache::new(gates);
+//! let mut cache = TableCache::default();
 //! cache.add(identity);
 //! loop { cache.apply(event); ...; for update in cache.refresh() { cache.tables(&update.identity) } }
 //! ```
@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use model::gateway_api::CertificateKind;
 use model::{BackendTable, Notice, Object, ObjectKey, RouteTable, Snapshot, Timestamp};
-use plan::FeatureGates;
 use plan::routes::unused_targets;
 use xds::render::PemKeyPair;
 
@@ -81,10 +80,9 @@ pub struct MeshTables {
     pub authorities: BTreeMap<ObjectKey, Arc<[u8]>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct TableCache {
     mirror: WatchCache,
-    gates: FeatureGates,
     with_fallbacks: bool,
     identities: BTreeMap<ProxyIdentity, IdentityTables>,
     affected: Affected,
@@ -96,19 +94,6 @@ pub struct TableCache {
 }
 
 impl TableCache {
-    pub fn new(gates: FeatureGates) -> Self {
-        Self {
-            mirror: WatchCache::default(),
-            gates,
-            with_fallbacks: false,
-            identities: BTreeMap::new(),
-            affected: Affected::default(),
-            certificates: BTreeMap::new(),
-            object_notices: BTreeMap::new(),
-            watch_errors: BTreeMap::new(),
-        }
-    }
-
     /// Also plans failover tiers, for Envoy's priorities.
     #[must_use]
     pub fn with_fallbacks(self) -> Self {
@@ -239,7 +224,6 @@ impl TableCache {
         let mut context = RefreshContext {
             snapshot: self.mirror.snapshot(),
             affected: &affected,
-            gates: self.gates,
             with_fallbacks: self.with_fallbacks,
             planned: BTreeMap::new(),
         };

@@ -231,6 +231,11 @@ impl Snapshot {
         self.namespaces.get(name)
     }
 
+    /// The namespace's `zoneward.dev/default-traffic-distribution`.
+    pub fn default_traffic_distribution(&self, namespace: &str) -> Option<&Name> {
+        self.namespace(namespace)?.default_traffic_distribution.as_ref()
+    }
+
     pub fn namespaces(&self) -> &BTreeMap<Name, Namespace> {
         &self.namespaces
     }

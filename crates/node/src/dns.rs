@@ -28,6 +28,7 @@ use clap::Args;
 use clock::Clock;
 use kube::Client;
 use model::random::Random;
+use plan::FeatureGates;
 use plan::dns::DnsName;
 use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, UdpSocket};
@@ -129,6 +130,8 @@ pub struct DnsContext {
     pub node: String,
     /// Zone of this machine, where its Node has none or does not exist.
     pub zone: Option<String>,
+    /// Those of the node proxy.
+    pub gates: FeatureGates,
     /// File of the objects, for a start while the API is away.
     pub snapshot: Option<PathBuf>,
     pub clock: Clock,
@@ -168,7 +171,7 @@ impl DnsServer {
         let Self { flags, address, udp, tcp } = self;
         info!(%address, domain = %flags.cluster_domain, "serving DNS");
         let upstreams = Upstreams::new(flags.dns_upstream.clone(), address, context.clock.clone());
-        let asking = AskingNode { name: context.node, zone: context.zone };
+        let asking = AskingNode { name: context.node, zone: context.zone, gates: context.gates };
         let table = Arc::new(RwLock::new(DnsTable::new(flags.cluster_domain.clone(), address.ip(), asking)));
         let forwarder = Forwarder::new(upstreams);
         let service = Arc::new(DnsService::new(table.clone(), forwarder, metrics, context.clock.clone()));

@@ -127,6 +127,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
             client: options.client.clone(),
             node: options.node.clone(),
             zone: None,
+            gates: settings.proxy.gates.select,
             snapshot: options.snapshot.map(|path| path.with_file_name(DNS_SNAPSHOT)),
             clock: options.clock.clone(),
             random: Random::seeded(clock::os_seed()),

@@ -5,10 +5,13 @@ mod node_gates;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 pub use node_gates::{NodeGates, ReadGates};
 
 /// The gates of traffic distribution. All are on by default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
 pub struct FeatureGates {
     /// `spec.trafficDistribution` (KEP-4444).
     pub service_traffic_distribution: bool,
@@ -18,14 +21,16 @@ pub struct FeatureGates {
     pub topology_aware_hints: bool,
 }
 
-impl Default for FeatureGates {
-    fn default() -> Self {
-        Self {
-            service_traffic_distribution: true,
-            prefer_same_traffic_distribution: true,
-            topology_aware_hints: true,
-        }
-    }
+impl FeatureGates {
+    /// All gates on, as without flags.
+    pub const ALL: Self = Self {
+        service_traffic_distribution: true,
+        prefer_same_traffic_distribution: true,
+        topology_aware_hints: true,
+    };
+
+    /// Those of L7 proxies, which have no flag: they obey every hint that a controller writes.
+    pub const OF_PROXIES: Self = Self::ALL;
 }
 
 /// An invalid list of feature gates.
@@ -47,7 +52,7 @@ impl std::str::FromStr for FeatureGates {
 
     /// Parses `Name=true,Other=false`; other gates keep their default.
     fn from_str(text: &str) -> Result<Self, GateError> {
-        let mut gates = Self::default();
+        let mut gates = Self::ALL;
         for (name, on) in parse_list(text)? {
             match name.as_str() {
                 "ServiceTrafficDistribution" => gates.service_traffic_distribution = on,
@@ -93,7 +98,7 @@ mod tests {
         let gates: FeatureGates =
             " PreferSameTrafficDistribution=false, TopologyAwareHints=true".parse().unwrap();
         assert!(!gates.prefer_same_traffic_distribution && gates.topology_aware_hints);
-        assert_eq!("".parse(), Ok(FeatureGates::default()));
+        assert_eq!("".parse(), Ok(FeatureGates::ALL));
         for bad in ["TopologyAwareHints", "TopologyAwareHints=maybe", "Topology=true"] {
             assert!(bad.parse::<FeatureGates>().is_err(), "{bad}");
         }

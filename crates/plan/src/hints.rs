@@ -33,27 +33,13 @@ pub use mechanism::{Mechanism, TopologyScope};
 pub use topology::{ClusterTopology, ZoneWeight};
 pub use traffic_distribution::{MechanismChoice, SettingOrigin, TrafficDistributionDefaults, choose};
 
-use crate::feature_gates::FeatureGates;
+use crate::config::PlanningConfig;
 use crate::slices::Packing;
 use crate::spill::{ProvedLoad, SpillDemand, SpillDemandMode};
 use endpoints_by_zone::EndpointsByZone;
 use hysteresis::ReportedNotices;
 use message::count;
 use write_hints::{DesiredHints, SliceAnnotations, UnreadyHints, write_hints};
-
-/// The settings for all Services.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HintConfig {
-    pub gates: FeatureGates,
-    /// How a zone's traffic is estimated, for `same-zone: Prefer` and for warnings.
-    pub prefer_by: ZoneWeight,
-    /// The default where neither the Service nor its namespace has a setting.
-    pub cluster_default: Option<Name>,
-    /// Where the demand of Spill comes from, unless a Service says so; `None` leaves measured demand in slices as it is.
-    pub spill_demand: Option<SpillDemandMode>,
-    /// Skips Notices, for simulations that use only the hints.
-    pub without_notices: bool,
-}
 
 /// The input for one Service and one address family.
 #[derive(Clone, Copy, Debug)]
@@ -63,9 +49,11 @@ pub struct HintInput<'a> {
     pub topology: &'a ClusterTopology,
     /// The namespace's `zoneward.dev/default-traffic-distribution`.
     pub namespace_default: Option<&'a Name>,
-    pub config: &'a HintConfig,
+    pub config: &'a PlanningConfig,
     /// From the last outcome, or from [`Hysteresis::from_slices`].
     pub hysteresis: &'a Hysteresis,
+    /// Whether Notices are wanted; simulations use only the hints.
+    pub with_notices: bool,
 }
 
 /// The decision about a Service's hints, besides the hints themselves.
@@ -129,11 +117,7 @@ impl HintOutcome {
 /// A slice that already has the right hints stays in `unchanged`; others move to `updates`. Slices without hints and without
 /// our annotations, of a Service without a mechanism, are not touched.
 pub fn assign<'a>(input: &HintInput<'_>, packing: &mut Packing<'a>) -> HintOutcome {
-    let defaults = TrafficDistributionDefaults {
-        namespace: input.namespace_default.cloned(),
-        cluster: input.config.cluster_default.clone(),
-    };
-    assign_chosen(input, choose(input.service, &defaults, &input.config.gates), packing)
+    assign_chosen(input, input.config.choose(input.service, input.namespace_default), packing)
 }
 
 /// Like [`assign`], for a mechanism that is already chosen.
@@ -152,6 +136,7 @@ pub fn assign_chosen<'a>(
         config: input.config,
         demand_mode: input.config.spill_demand,
         hysteresis: input.hysteresis,
+        with_notices: input.with_notices,
         endpoints: match choice.mechanism {
             Mechanism::None => EndpointsByZone::empty(input.topology),
             _ => EndpointsByZone::new(input.topology, packing),
@@ -241,10 +226,11 @@ struct HintContext<'t> {
     starting_threshold: Option<usize>,
     family: Family,
     topology: &'t ClusterTopology,
-    config: &'t HintConfig,
+    config: &'t PlanningConfig,
     /// Where the demand of Spill comes from, if that is known.
     demand_mode: Option<SpillDemandMode>,
     hysteresis: &'t Hysteresis,
+    with_notices: bool,
     endpoints: EndpointsByZone<'t>,
     notices: Vec<(&'static str, String)>,
 }
@@ -267,7 +253,7 @@ impl HintContext<'_> {
     }
 
     fn reports_notices(&self) -> bool {
-        !self.config.without_notices
+        self.with_notices
     }
 
     /// A mechanism ended. Auto has upstream's own message for that.

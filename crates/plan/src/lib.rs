@@ -24,7 +24,7 @@
 //! | machines that join: tokens, credentials, what a node may write | [`join`] |
 //! | what the audit log records | [`audit_policy`] |
 //! | field ownership and server-side apply | [`managed_fields`] |
-//! | feature gates | [`feature_gates`] |
+//! | what flags say about all of them | [`config`], [`feature_gates`] |
 //! | when backups are due, and which expire | [`backups`] |
 //! | when exposed processes are checked, and whether they are ready | [`health_checks`] |
 //! | traffic by Service and zone, and what it costs | [`ledger`] |
@@ -37,6 +37,7 @@ pub mod backups;
 pub mod capacity;
 pub mod cluster_ips;
 mod condition_status;
+pub mod config;
 pub mod dns;
 pub mod drain;
 pub mod feature_gates;
@@ -64,4 +65,5 @@ pub mod what_if;
 pub mod work_queue;
 
 pub use condition_status::ConditionStatus;
+pub use config::PlanningConfig;
 pub use feature_gates::{FeatureGates, NodeGates};

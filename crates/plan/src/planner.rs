@@ -6,8 +6,9 @@ use std::time::Duration;
 use model::{Family, Name, Pod, Service, Slice, Snapshot};
 
 use crate::capacity;
+use crate::config::PlanningConfig;
 use crate::drain::ZoneDrains;
-use crate::hints::{self, ClusterTopology, HintInput, HintOutcome, Hysteresis, TrafficDistributionDefaults};
+use crate::hints::{self, ClusterTopology, HintInput, HintOutcome, Hysteresis};
 use crate::slices::{self, SlicePlan, TriggerTimes};
 use crate::subsetting::may_subset;
 
@@ -16,10 +17,7 @@ use crate::subsetting::may_subset;
 pub struct Planner {
     /// What is known of nodes and zones.
     pub topology: ClusterTopology,
-    /// Gates and defaults.
-    pub hints: hints::HintConfig,
-    /// How slices are packed.
-    pub slices: slices::SliceOptions,
+    pub config: PlanningConfig,
     /// Zones that are drained; `None` while they are not known.
     pub drains: Option<ZoneDrains>,
 }
@@ -36,9 +34,9 @@ pub struct ServiceInput<'a> {
 
 impl Planner {
     /// A planner for the cluster of a snapshot.
-    pub fn new(snapshot: &Snapshot, hints: hints::HintConfig, slices: slices::SliceOptions) -> Self {
+    pub fn new(snapshot: &Snapshot, config: PlanningConfig) -> Self {
         let topology = ClusterTopology::from_nodes(snapshot.nodes());
-        Self { topology, hints, slices, drains: None }
+        Self { topology, config, drains: None }
     }
 
     /// The plan for a Service of a snapshot, and the outcome of each of its families. `hysteresis` is what is remembered of
@@ -69,8 +67,7 @@ impl Planner {
         let pods: Vec<&Pod> = selector.map(|s| snapshot.pods_selected(namespace, s)).unwrap_or_default();
         let slices =
             slices::SliceInput { service, pods: &pods, nodes: snapshot.nodes(), slices: stored, trigger };
-        let namespace = snapshot.namespace(namespace);
-        let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
+        let namespace_default = snapshot.default_traffic_distribution(namespace);
         self.plan_service(&ServiceInput { slices, namespace_default, since_switch }, hysteresis)
     }
 
@@ -84,12 +81,20 @@ impl Planner {
         let pods = input.slices.pods;
         let subset = self.subset(input);
         let mut plan =
-            slices::plan_by_zone(&input.slices, &self.slices, subset.as_ref(), |family, packing| {
+            slices::plan_by_zone(&input.slices, &self.config.slices, subset.as_ref(), |family, packing| {
                 // Of a plan by zone whose hints lend endpoints.
                 outcomes.retain(|outcome| outcome.family != family);
                 let (service, namespace_default) = (input.slices.service, input.namespace_default);
-                let (topology, config, hysteresis) = (&self.topology, &self.hints, &hysteresis(family));
-                let input = HintInput { service, family, topology, namespace_default, config, hysteresis };
+                let (topology, config, hysteresis) = (&self.topology, &self.config, &hysteresis(family));
+                let input = HintInput {
+                    service,
+                    family,
+                    topology,
+                    namespace_default,
+                    config,
+                    hysteresis,
+                    with_notices: true,
+                };
                 packing.capacities = capacity::capacities(pods);
                 outcomes.push(hints::assign(&input, packing));
                 capacity::annotate(service, pods, self.drains.as_ref(), packing);
@@ -100,13 +105,9 @@ impl Planner {
 
     /// What slices by zone need, for a Service that may have them.
     fn subset(&self, input: &ServiceInput<'_>) -> Option<slices::SubsetInput<'_>> {
-        let options = self.slices.subset?;
+        let options = self.config.slices.subset?;
         let (service, stored) = (input.slices.service, input.slices.slices);
-        let defaults = TrafficDistributionDefaults {
-            namespace: input.namespace_default.cloned(),
-            cluster: self.hints.cluster_default.clone(),
-        };
-        let mechanism = hints::choose(service, &defaults, &self.hints.gates).mechanism;
+        let mechanism = self.config.choose(service, input.namespace_default).mechanism;
         let zones = self.topology.zones();
         let subset = slices::SubsetInput { options, zones, since_switch: input.since_switch };
         may_subset(service, mechanism, self.drains.as_ref(), stored).then_some(subset)

@@ -215,12 +215,17 @@ pub struct ClusterPolicySelector<'s> {
 }
 
 impl<'s> ClusterPolicySelector<'s> {
-    /// With the default feature gates.
-    pub fn new(service: &'s Service, port: &ServicePort, slices: &'s [Slice], family: Family) -> Self {
+    pub fn new(
+        service: &'s Service,
+        port: &ServicePort,
+        slices: &'s [Slice],
+        family: Family,
+        gates: FeatureGates,
+    ) -> Self {
         let slices = consumed(slices, family);
         let mut candidates = Vec::new();
         list_candidates(&slices, port, is_reachable, &mut candidates);
-        let mechanism = SliceMechanism::of(service, &slices, FeatureGates::default());
+        let mechanism = SliceMechanism::of(service, &slices, gates);
         Self { service, mechanism, candidates }
     }
 

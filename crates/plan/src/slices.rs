@@ -32,6 +32,7 @@ use model::{
     AddressType, Family, Labels, Name, Node, Notice, ObjectKey, Pod, Service, ServiceType, Slice,
     SliceContent, annotation,
 };
+use serde::{Deserialize, Serialize};
 
 pub use labels::{labels, labels_at};
 pub use pod_change::{PodChange, endpoints_equal, pod_changed};
@@ -44,17 +45,20 @@ pub const DEFAULT_MAX_ENDPOINTS: usize = 100;
 /// The limit of the API.
 const API_MAX_ENDPOINTS: usize = 1000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct SliceOptions {
     /// Maximum endpoints per slice, clamped to 1 to 1000.
     pub max_endpoints: usize,
     pub mode: SliceMode,
     /// Slices by zone (`--subset-slices`); `None`: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subset: Option<SubsetOptions>,
 }
 
 /// Whether upstream's EndpointSlice controller also runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SliceMode {
     /// Upstream's controller is disabled: our slices replace its slices.
     #[default]
@@ -74,18 +78,16 @@ impl SliceMode {
 }
 
 impl SliceOptions {
+    /// As kube-controller-manager without flags.
+    pub const WITHOUT_FLAGS: Self =
+        Self { max_endpoints: DEFAULT_MAX_ENDPOINTS, mode: SliceMode::Exclusive, subset: None };
+
     pub fn new(max_endpoints: usize) -> Result<Self, MaxEndpointsOutOfRange> {
         if (1..=API_MAX_ENDPOINTS).contains(&max_endpoints) {
-            Ok(Self { max_endpoints, ..Self::default() })
+            Ok(Self { max_endpoints, ..Self::WITHOUT_FLAGS })
         } else {
             Err(MaxEndpointsOutOfRange(max_endpoints))
         }
-    }
-}
-
-impl Default for SliceOptions {
-    fn default() -> Self {
-        Self { max_endpoints: DEFAULT_MAX_ENDPOINTS, mode: SliceMode::Exclusive, subset: None }
     }
 }
 

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::{Name, Service, Slice, SliceContent, TrafficPolicy, annotation};
+use serde::{Deserialize, Serialize};
 
 use crate::drain::ZoneDrains;
 use crate::feature_gates::FeatureGates;
@@ -39,7 +40,7 @@ pub const FLOWS_KEPT: Duration = Duration::from_secs(60);
 pub const MOVE_GRACE: Duration = Duration::from_secs(1);
 
 /// Settings of the controller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubsetOptions {
     /// Ready endpoints from which on a Service has slices by zone.
     pub from: usize,
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_node_without_a_zone_or_without_hints_sees_everything() {
-        let gates = FeatureGates::default();
+        let gates = FeatureGates::ALL;
         assert_eq!(SliceView::of(false, Some("a"), gates), SliceView::All);
         assert_eq!(SliceView::of(true, None, gates), SliceView::All);
         assert_eq!(SliceView::of(true, Some(""), gates), SliceView::All);

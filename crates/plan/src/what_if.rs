@@ -15,10 +15,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::hints::{
-    ClusterTopology, HintConfig, Hysteresis, Mechanism, MechanismChoice, TrafficDistributionDefaults,
-    ZoneWeight, choose,
-};
+use crate::config::PlanningConfig;
+use crate::hints::{ClusterTopology, Hysteresis, Mechanism, MechanismChoice};
 use model::{
     AddressType, Addresses, Endpoint, EndpointConditions, Family, Interner, Labels, Name, Node, ObjectKey,
     Service, Slice, SliceContent, annotation,
@@ -61,7 +59,7 @@ pub struct WhatIfEvaluator {
     /// The first ready node of each zone.
     first_node: BTreeMap<Name, Name>,
     topology: ClusterTopology,
-    config: HintConfig,
+    config: PlanningConfig,
     sources: TrafficSources,
     /// The cluster without each zone.
     failures: Vec<(Name, ClusterTopology, TrafficSources)>,
@@ -111,14 +109,19 @@ pub struct WhatIfResult {
 }
 
 impl WhatIfEvaluator {
-    pub fn new(nodes: &BTreeMap<Name, Node>, demand: DemandBasis) -> Self {
+    /// `config` is that of the controller whose decisions are evaluated.
+    pub fn new(nodes: &BTreeMap<Name, Node>, demand: DemandBasis, config: &PlanningConfig) -> Self {
         let nodes = &with_own_names(nodes);
         let topology = ClusterTopology::from_nodes(nodes);
-        let sources = TrafficSources::new(nodes, &demand);
+        let sources = TrafficSources::new(nodes, &demand, config.gates);
         let failure = |zone: &Name| {
             let mut left = nodes.clone();
             left.values_mut().filter(|n| n.zone.as_ref() == Some(zone)).for_each(|n| n.ready = false);
-            (zone.clone(), ClusterTopology::from_nodes(&left), TrafficSources::new(&left, &demand))
+            (
+                zone.clone(),
+                ClusterTopology::from_nodes(&left),
+                TrafficSources::new(&left, &demand, config.gates),
+            )
         };
         let zones = topology.zones().iter().filter(|z| z.ready_nodes > 0).map(|z| &z.name);
         let failures = zones.map(failure).collect();
@@ -128,8 +131,8 @@ impl WhatIfEvaluator {
                 first_node.entry(zone.clone()).or_insert_with(|| node.name.clone());
             }
         }
-        let prefer_by = if demand == DemandBasis::Nodes { ZoneWeight::Nodes } else { ZoneWeight::Cpu };
-        let config = HintConfig { prefer_by, without_notices: true, ..HintConfig::default() };
+        // Measured demand stays as the slices have it: a what-if measures nothing.
+        let config = PlanningConfig { spill_demand: None, ..config.clone() };
         Self { first_node, topology, config, sources, failures }
     }
 
@@ -160,9 +163,7 @@ impl WhatIfEvaluator {
             query.slices.iter().filter(of_family).map(|slice| self.reduced_slice(slice)).collect();
         let mut scaled = stored.clone();
         query.scale.iter().for_each(|(zone, by)| self.scale(&mut scaled, family, zone, *by));
-        let defaults =
-            TrafficDistributionDefaults { namespace: query.namespace_default.cloned(), cluster: None };
-        let current = choose(query.service, &defaults, &crate::FeatureGates::default()).mechanism;
+        let current = self.config.choose(query.service, query.namespace_default).mechanism;
         let sources = measured(&self.sources, query);
         // Only the first port is evaluated.
         let one_port =
@@ -175,7 +176,7 @@ impl WhatIfEvaluator {
         let hysteresis = Hysteresis::from_slices(family, &stored);
         let outcome = |mechanism: &Mechanism| {
             let service = with_mechanism(&one_port, *mechanism);
-            let choice = choose(&service, &TrafficDistributionDefaults::default(), &self.config.gates);
+            let choice = self.config.choose(&service, None);
             let choice = MechanismChoice { source: None, notices: Vec::new(), ..choice };
             let scenario = Scenario {
                 evaluator: self,

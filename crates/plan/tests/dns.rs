@@ -48,7 +48,7 @@ fn every_question_has_its_answer() {
         snapshot: &snapshot,
         reverse: &reverse,
         domain: &domain,
-        node: NodeView { name: "n", zone: None, gates: FeatureGates::default() },
+        node: NodeView { name: "n", zone: None, gates: FeatureGates::ALL },
         servers: &servers,
         serial,
         synced: true,

@@ -15,12 +15,13 @@ use model::random::Random;
 use model::route::{Arrival, EdgeSettings, Routing, Scheme, rule_value};
 use model::{Family, Interner, Notice, Object, Service, Snapshot, parse, write};
 use plan::FeatureGates;
+use plan::PlanningConfig;
 use plan::cluster_ips;
 use plan::forward::{self, NodeConfig, ProxySettings};
 use plan::gateway_api::{
     ArrivingRequest, AssignedAddresses, UnboundPorts, gateway_table, statuses, trace_at_gateway,
 };
-use plan::hints::{ClusterTopology, HintConfig, HintInput, Hysteresis, assign};
+use plan::hints::{ClusterTopology, HintInput, Hysteresis, assign};
 use plan::routes::{self, MeshClient, TracedRequest};
 use plan::select::{NodeView, explain, select};
 use plan::slices::{self, TriggerTimes};
@@ -112,7 +113,7 @@ fn route_all(snapshot: &Snapshot) {
             assert!(shown.into_iter().all(|rule| rule["matches"].is_array()));
         }
         let backends = table.backends();
-        let known = plan::backends::table(snapshot, table, &place, FeatureGates::default());
+        let known = plan::backends::table(snapshot, table, &place, FeatureGates::ALL);
         assert_eq!(known.backends().count(), backends.len(), "what a route leads to is there");
     }
     for pod in snapshot.pods() {
@@ -180,13 +181,21 @@ fn plan_one(snapshot: &Snapshot, service: &Service, random: &mut Random) {
     let max = 1 + random.below(5);
     let options = slices::SliceOptions::new(max).expect("within 1 to 1000");
     let topology = ClusterTopology::from_nodes(snapshot.nodes());
-    let config = HintConfig::default();
+    let config = PlanningConfig::without_flags();
     let namespace = snapshot.namespace(&service.key.namespace);
     let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
     let plan = slices::plan(&input, &options, |family, packing| {
         let hysteresis = Hysteresis::from_slices(family, existing);
         let (topology, config, hysteresis) = (&topology, &config, &hysteresis);
-        let input = HintInput { service, family, topology, namespace_default, config, hysteresis };
+        let input = HintInput {
+            service,
+            family,
+            topology,
+            namespace_default,
+            config,
+            hysteresis,
+            with_notices: true,
+        };
         let outcome = assign(&input, packing);
         assert!(outcome.notices.iter().all(|notice| !notice.message.is_empty()));
     });
@@ -195,7 +204,7 @@ fn plan_one(snapshot: &Snapshot, service: &Service, random: &mut Random) {
     }
     for name in ["node-a", "node-b", "nowhere", ""] {
         let zone = snapshot.node(name).and_then(|n| n.zone.as_deref());
-        let node = NodeView { name, zone, gates: FeatureGates::default() };
+        let node = NodeView { name, zone, gates: FeatureGates::ALL };
         for family in [Family::V4, Family::V6] {
             for selection in select(service, existing, family, &node) {
                 assert!(!explain(service, &selection, &node).is_empty());

@@ -9,9 +9,10 @@ use dataplane::backend::{NodeBackend, TracedVerdict};
 use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::FakeKernel;
 use model::{Family, Hints, Interner, Service, Slice, SliceContent, Snapshot, annotation, parse};
+use plan::PlanningConfig;
 use plan::drain::ZoneDrains;
 use plan::forward::{NodeConfig, table};
-use plan::hints::{HintConfig, Hysteresis, Mechanism, TrafficDistributionDefaults, choose};
+use plan::hints::{Hysteresis, Mechanism, TrafficDistributionDefaults, choose};
 use plan::planner::Planner;
 use plan::slices::{SliceOptions, TriggerTimes, orphans};
 use serde_json::Value;
@@ -79,7 +80,7 @@ fn check_slices(snapshot: &Snapshot, drains: ZoneDrains) -> Checked {
         from_nothing(snapshot, &planner, service, &ours)?;
     }
     for (service, stored) in snapshot.orphaned_slices() {
-        if let Some(slice) = orphans(stored, SliceOptions::default().mode).next() {
+        if let Some(slice) = orphans(stored, SliceOptions::WITHOUT_FLAGS.mode).next() {
             let text =
                 format!("EndpointSlice {} is left of Service {service}, which does not exist", slice.key);
             return Err(BrokenInvariant::new(18, text));
@@ -95,7 +96,7 @@ pub fn is_ours(slice: &Slice) -> bool {
 /// By design, what the slices had before keeps the hints of these two mechanisms for longer than they would be set:
 /// `HINT_OVERLOAD` in plan/src/hints/spill.rs, and the overload threshold in plan/src/hints/auto.rs.
 pub fn has_memory(service: &Service) -> bool {
-    let gates = HintConfig::default().gates;
+    let gates = PlanningConfig::without_flags().gates;
     let chosen = choose(service, &TrafficDistributionDefaults::default(), &gates).mechanism;
     matches!(chosen, Mechanism::Spill | Mechanism::Auto)
 }

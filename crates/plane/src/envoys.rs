@@ -225,7 +225,7 @@ fn snapshot(engine: &Engine, now: Timestamp) -> Result<Snapshot, BrokenInvariant
 fn planned(snapshot: &Snapshot, identity: &EnvoyIdentity) -> RenderInput {
     let node = Name::new(&identity.node);
     let place = ConsumerLocation { zone: snapshot.node(&node).and_then(|node| node.zone.clone()), node };
-    let gates = FeatureGates::default();
+    let gates = FeatureGates::OF_PROXIES;
     let (routes, listeners) = match &identity.role {
         EnvoyRole::Sidecar { from, .. } => {
             let client = client(snapshot, from, &place);

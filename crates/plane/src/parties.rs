@@ -163,7 +163,7 @@ pub fn start_controller(
             clock: clock.clone(),
             random: random.split(),
             lease_namespace: LEASES.to_owned(),
-            ..ControllerConfig::default()
+            ..ControllerConfig::new(plan::PlanningConfig::without_flags())
         };
         let slices = controller::run(
             client.clone(),

@@ -3,10 +3,11 @@
 
 use model::service::condition_text;
 use model::{Service, Slice, Snapshot};
+use plan::PlanningConfig;
 use plan::drain::ZoneDrains;
-use plan::hints::{self, HintConfig, Hysteresis, NodeAcks};
+use plan::hints::{self, Hysteresis, NodeAcks};
 use plan::planner::Planner;
-use plan::slices::{SliceOptions, TriggerTimes};
+use plan::slices::TriggerTimes;
 
 use crate::violation::BrokenInvariant;
 
@@ -46,7 +47,7 @@ fn expected(
 
 /// The planner of the simulated controllers.
 pub fn planner(snapshot: &Snapshot, drains: ZoneDrains) -> Planner {
-    let mut planner = Planner::new(snapshot, HintConfig::default(), SliceOptions::default());
+    let mut planner = Planner::new(snapshot, PlanningConfig::without_flags());
     planner.drains = Some(drains);
     planner
 }

@@ -246,7 +246,7 @@ impl Truth {
         let versions = self.versions.entry(name.to_owned()).or_default();
         // By the mechanism that is chosen: our own annotation comes before that of the zone.
         let defaults = TrafficDistributionDefaults::default();
-        let chosen = choose(&service, &defaults, &FeatureGates::default()).mechanism;
+        let chosen = choose(&service, &defaults, &FeatureGates::ALL).mechanism;
         let requires = chosen.required() == Some(TopologyScope::Zone);
         versions.always_requires_zone =
             requires && (versions.services.is_empty() || versions.always_requires_zone);

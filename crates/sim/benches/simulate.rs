@@ -89,7 +89,7 @@ fn stored(services: usize) -> InitialCluster {
             slices: &[],
             trigger: &trigger,
         };
-        let made = plan::slices::plan(&input, &plan::slices::SliceOptions::default(), |_, _| {});
+        let made = plan::slices::plan(&input, &plan::slices::SliceOptions::WITHOUT_FLAGS, |_, _| {});
         let name = format!("{}-x", service.key.name);
         let slices = made
             .creates
@@ -118,7 +118,15 @@ fn what_if() {
         let start = &start;
         let work = |services| {
             scope.spawn(move || {
-                evaluate_all(&WhatIfEvaluator::new(&start.nodes, DemandBasis::Cpu), start, services)
+                evaluate_all(
+                    &WhatIfEvaluator::new(
+                        &start.nodes,
+                        DemandBasis::Cpu,
+                        &plan::PlanningConfig::without_flags(),
+                    ),
+                    start,
+                    services,
+                )
             })
         };
         let workers: Vec<_> = start.services.chunks(part).map(work).collect();
@@ -239,7 +247,10 @@ fn count() {
     phase_local_opt(&inputs);
     phase_best(&inputs);
     let start = stored(PART / 100);
-    phase_what_if(&WhatIfEvaluator::new(&start.nodes, DemandBasis::Cpu), &start);
+    phase_what_if(
+        &WhatIfEvaluator::new(&start.nodes, DemandBasis::Cpu, &plan::PlanningConfig::without_flags()),
+        &start,
+    );
     println!("{PART} endpoints (here: inputs)");
 }
 

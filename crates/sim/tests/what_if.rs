@@ -18,7 +18,7 @@ fn stored(start: &InitialCluster) -> Vec<Slice> {
     let trigger = TriggerTimes::default();
     let input =
         slices::SliceInput { service, pods: &pods, nodes: &start.nodes, slices: &[], trigger: &trigger };
-    let made = slices::plan(&input, &SliceOptions::default(), |_, _| {});
+    let made = slices::plan(&input, &SliceOptions::WITHOUT_FLAGS, |_, _| {});
     let slice = |content| Slice { annotated: true, ..Slice::owned_by(service, "slice", content) };
     made.creates.into_iter().map(slice).collect()
 }
@@ -31,7 +31,8 @@ fn evaluate(
     let slices = stored(start);
     let service = &start.services[0];
     let query = WhatIfQuery { service, slices: &slices, namespace_default: None, scale, measured };
-    WhatIfEvaluator::new(&start.nodes, DemandBasis::Cpu).evaluate(&query)
+    WhatIfEvaluator::new(&start.nodes, DemandBasis::Cpu, &plan::PlanningConfig::without_flags())
+        .evaluate(&query)
 }
 
 fn of(result: &WhatIfResult, mechanism: Mechanism) -> &MechanismOutcome {

@@ -94,6 +94,7 @@ impl Part {
             Part::Doc => built(|| {
                 let mut doc =
                     shell::cargo(&["doc", "--profile", PROFILE, "--workspace", "--no-deps", "--quiet"]);
+                as_tested(&mut doc)?;
                 let advice = "fix each warning above; broken links are the usual cause";
                 shell::run(doc.env("RUSTDOCFLAGS", "-D warnings"), "cargo doc", advice)
             }),
@@ -140,9 +141,11 @@ fn cargo(words: &[&str], advice: &str) -> Result<(), Stop> {
 }
 
 fn clippy() -> Result<(), Stop> {
-    let words =
-        ["clippy", "--profile", PROFILE, "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
-    cargo(&words, "fix each warning above, or allow it at its place with the reason")
+    let mut clippy =
+        shell::cargo(&["clippy", "--profile", PROFILE, "--workspace", "--all-targets", "--quiet"]);
+    as_tested(&mut clippy)?;
+    let advice = "fix each warning above, or allow it at its place with the reason";
+    shell::run(clippy.args(["--", "-D", "warnings"]), "cargo clippy", advice)
 }
 
 /// The profile of all parts: what a check compiles, such as macros, the build of the tests has.
@@ -181,7 +184,8 @@ fn run_tests(
     Ok(build.and(Spent { tests, ..run }))
 }
 
-/// The target and flags of a build of tests: their programs are static, as those of packages are.
+/// The target and flags of a build of tests: their programs are static, as those of packages are. Lints and documentation take
+/// the same, because build scripts see the flags of C and would run again for each of both.
 pub(crate) fn as_tested(cargo: &mut Command) -> Result<(), Stop> {
     let triple = host_triple()?;
     let build = StaticBuild::new(&shell::root(), &shell::target_dir(), &triple);

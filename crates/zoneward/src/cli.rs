@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
-use model::Timestamp;
-use plan::FeatureGates;
-use plan::slices::SliceMode;
+use model::{Name, Timestamp};
+use plan::hints::ZoneWeight;
+use plan::slices::{SliceMode, SliceOptions};
+use plan::{FeatureGates, PlanningConfig};
 
 use crate::edge::GatewayEdgeArgs;
 pub use backup_args::BackupArgs;
@@ -473,26 +474,33 @@ pub struct PlanSlices {
     pub coexist: CoexistFlag,
 }
 
-/// Flags for slices and hints that `plan slices` and the controllers share.
+/// Flags that decide which hints the Services of a cluster have.
 #[derive(Clone, Debug, Args)]
-pub struct SliceMaking {
-    /// Maximum number of endpoints per slice, 1 to 1000
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub max_endpoints_per_slice: u16,
+pub struct HintFlags {
     /// Traffic distribution of Services when neither the Service nor its namespace sets one, such as PreferSameZone
     /// or zoneward.dev/Spill
     #[arg(long, value_name = "VALUE")]
     pub default_traffic_distribution: Option<String>,
-    /// Measure of the traffic of a zone under `same-zone: Prefer`
-    #[arg(long, value_name = "WHAT", default_value = "nodes")]
-    pub prefer_by: PreferByFlag,
+    /// Measure of the traffic of a zone under `same-zone: Prefer` [default: nodes]
+    #[arg(long, value_name = "WHAT")]
+    pub prefer_by: Option<PreferByFlag>,
+    /// Feature gates, such as TopologyAwareHints=false
+    #[arg(long, value_name = "NAME=BOOL,...")]
+    pub feature_gates: Option<FeatureGates>,
+}
+
+/// Flags for slices and hints that `plan slices` and the controllers share.
+#[derive(Clone, Debug, Args)]
+pub struct SliceMaking {
+    /// Maximum number of endpoints per slice, 1 to 1000 [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub max_endpoints_per_slice: Option<u16>,
+    #[command(flatten)]
+    pub hints: HintFlags,
     /// Demand of zones under Spill: `cpu` of the nodes; `measured` connections; `observe`, as `cpu`, with what measured
     /// demand would do in `zoneward status` [default: observe; `plan slices` leaves measured demand as it is]
     #[arg(long, value_name = "MODE", value_parser = spill_demand)]
     pub spill_demand: Option<plan::spill::SpillDemandMode>,
-    /// Feature gates, such as TopologyAwareHints=false
-    #[arg(long, value_name = "NAME=BOOL,...", default_value = "", hide_default_value = true)]
-    pub feature_gates: FeatureGates,
     #[command(flatten)]
     pub subset: SubsetArgs,
 }
@@ -510,36 +518,44 @@ pub struct CoexistFlag {
     pub coexist: bool,
 }
 
-impl CoexistFlag {
-    pub fn mode(self) -> SliceMode {
-        if self.coexist { SliceMode::Coexist } else { SliceMode::Exclusive }
-    }
-}
-
 impl SliceMaking {
-    pub fn hints(&self) -> plan::hints::HintConfig {
-        let prefer_by = match self.prefer_by {
-            PreferByFlag::Nodes => plan::hints::ZoneWeight::Nodes,
-            PreferByFlag::Cpu => plan::hints::ZoneWeight::Cpu,
+    /// For `plan slices`, which leaves measured demand as the slices have it.
+    pub fn planning(&self, coexist: CoexistFlag, base: PlanningConfig) -> PlanningConfig {
+        let max_endpoints = self.max_endpoints_per_slice.map(usize::from);
+        let slices = SliceOptions {
+            max_endpoints: max_endpoints.unwrap_or(base.slices.max_endpoints),
+            mode: if coexist.coexist { SliceMode::Coexist } else { base.slices.mode },
+            subset: self.subset.options().or(base.slices.subset),
         };
-        let cluster_default = self.default_traffic_distribution.as_deref().map(model::Name::new);
-        plan::hints::HintConfig {
-            gates: self.feature_gates,
-            prefer_by,
-            cluster_default,
-            spill_demand: self.spill_demand,
-            without_notices: false,
-        }
+        PlanningConfig { spill_demand: self.spill_demand, slices, ..self.hints.planning(base) }
     }
 
     /// For a controller, which has a source of demand.
-    fn controller_hints(&self) -> plan::hints::HintConfig {
-        plan::hints::HintConfig { spill_demand: Some(self.spill_demand.unwrap_or_default()), ..self.hints() }
+    fn controller_planning(&self, coexist: CoexistFlag) -> PlanningConfig {
+        let spill_demand = Some(self.spill_demand.unwrap_or_default());
+        PlanningConfig { spill_demand, ..self.planning(coexist, PlanningConfig::without_flags()) }
     }
+}
 
-    pub fn slices(&self, mode: SliceMode) -> plan::slices::SliceOptions {
-        let subset = self.subset.options();
-        plan::slices::SliceOptions { max_endpoints: self.max_endpoints_per_slice.into(), mode, subset }
+impl HintFlags {
+    /// What these flags do not say is as in `base`.
+    pub fn planning(&self, base: PlanningConfig) -> PlanningConfig {
+        let default_traffic_distribution = self.default_traffic_distribution.as_deref().map(Name::new);
+        PlanningConfig {
+            gates: self.feature_gates.unwrap_or(base.gates),
+            default_traffic_distribution: default_traffic_distribution.or(base.default_traffic_distribution),
+            prefer_by: self.prefer_by.map_or(base.prefer_by, ZoneWeight::from),
+            ..base
+        }
+    }
+}
+
+impl From<PreferByFlag> for ZoneWeight {
+    fn from(flag: PreferByFlag) -> Self {
+        match flag {
+            PreferByFlag::Nodes => Self::Nodes,
+            PreferByFlag::Cpu => Self::Cpu,
+        }
     }
 }
 
@@ -587,30 +603,22 @@ pub struct Controller {
 
 impl Up {
     pub fn slice_controller(&self) -> controller::ControllerConfig {
-        let settings = controller::ReconcilerSettings {
-            hints: self.making.controller_hints(),
-            slices: self.making.slices(SliceMode::Exclusive),
-            ..controller::ReconcilerSettings::default()
-        };
-        controller::ControllerConfig { settings, ..controller::ControllerConfig::default() }
+        controller::ControllerConfig::new(self.making.controller_planning(CoexistFlag { coexist: false }))
     }
 }
 
 impl Controller {
     pub fn slice_controller(&self) -> controller::ControllerConfig {
-        let batch = self.endpoint_updates_batch_period;
+        let planning = self.making.controller_planning(self.coexist);
+        let timing = plan::work_queue::QueueTiming {
+            batch_period: self.endpoint_updates_batch_period,
+            ..plan::work_queue::QueueTiming::default()
+        };
         controller::ControllerConfig {
-            settings: controller::ReconcilerSettings {
-                hints: self.making.controller_hints(),
-                slices: self.making.slices(self.coexist.mode()),
-                timing: plan::work_queue::QueueTiming {
-                    batch_period: batch,
-                    ..plan::work_queue::QueueTiming::default()
-                },
-            },
+            settings: controller::ReconcilerSettings { planning: planning.clone(), timing },
             concurrent_syncs: self.concurrent_syncs.into(),
             lease_namespace: self.lease_namespace.clone(),
-            ..controller::ControllerConfig::default()
+            ..controller::ControllerConfig::new(planning)
         }
     }
 }

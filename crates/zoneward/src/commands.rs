@@ -16,6 +16,7 @@ pub mod migrate;
 mod node;
 pub mod observe;
 mod plan;
+mod planning;
 pub mod preflight;
 pub mod simulate;
 pub mod status;

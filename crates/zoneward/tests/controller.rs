@@ -300,7 +300,7 @@ async fn beside_another_controller_slices_are_our_own_and_its_are_left_alone() {
     // What was written alone now stands for the other controller's.
     let theirs = world.slices_of("default", "web").await;
     let mut coexist = config();
-    coexist.settings.slices.mode = plan::slices::SliceMode::Coexist;
+    coexist.settings.planning.slices.mode = plan::slices::SliceMode::Coexist;
     world.start(coexist);
     let ours = async |world: &World| {
         let path = format!("{}?labelSelector=zoneward.dev/service-name=web", slices_path("default"));

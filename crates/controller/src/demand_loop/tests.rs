@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cluster::{InformerEvent, ObjectKind};
-use plan::hints::HintConfig;
+use plan::PlanningConfig;
 use plan::ledger::{BusiestNode, ServiceDemandRow, ZoneDemandRow};
 use serde_json::{Value, json};
 
@@ -52,8 +52,8 @@ pub(crate) fn reconciler(mode: Option<SpillDemandMode>, service_mode: Option<&st
         json!({"metadata": {"name": format!("zoneward-node-{node}"), "namespace": "kube-system",
             "labels": {"zoneward.dev/component": "node-proxy"}}, "spec": {}})
     };
-    let hints = HintConfig { spill_demand: mode, ..HintConfig::default() };
-    let settings = ReconcilerSettings { hints, ..ReconcilerSettings::default() };
+    let hints = PlanningConfig { spill_demand: mode, ..PlanningConfig::without_flags() };
+    let settings = ReconcilerSettings::from(hints);
     let mut reconciler = SliceReconciler::new(settings, ControllerMetrics::default());
     reconciler.lead(at(0));
     apply(&mut reconciler, ObjectKind::Node, &[node("n1", "za"), node("n2", "zb")]);

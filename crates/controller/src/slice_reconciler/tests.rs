@@ -103,7 +103,7 @@ fn done(work: &SliceWrites, revision: Option<u64>) -> WriteResult {
 /// Semantics M7: the nodes that reached the slices of before have not reached those that are written now.
 #[test]
 fn honored_waits_until_nodes_have_programmed_the_slices_of_a_new_service() {
-    let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
+    let mut reconciler = reconciler(ReconcilerSettings::from(plan::PlanningConfig::without_flags()), &[]);
     let node = json!({"metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "za"}},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     let mut wanted = service();
@@ -119,7 +119,7 @@ fn honored_waits_until_nodes_have_programmed_the_slices_of_a_new_service() {
     }
     let honored = |work: &SliceWrites| {
         let conditions = work.conditions.as_ref()?["status"]["conditions"].as_array()?;
-        let honored = conditions.iter().find(|c| c["type"] == hints::conditions::HONORED)?;
+        let honored = conditions.iter().find(|c| c["type"] == plan::hints::conditions::HONORED)?;
         Some(honored["status"].clone())
     };
     let work = next(&mut reconciler, 0).expect("a slice to make");
@@ -141,7 +141,7 @@ fn honored_waits_until_nodes_have_programmed_the_slices_of_a_new_service() {
 
 #[test]
 fn a_slice_that_was_made_is_not_made_again_while_the_cache_does_not_show_it() {
-    let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
+    let mut reconciler = reconciler(ReconcilerSettings::from(plan::PlanningConfig::without_flags()), &[]);
     let work = next(&mut reconciler, 0).expect("a slice to make");
     assert_eq!((work.creates.len(), work.updates.len()), (1, 0));
     reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
@@ -168,7 +168,11 @@ fn changes_count_what_the_api_took_not_what_was_planned() {
         let line = text.lines().find_map(|line| line.strip_prefix(&name));
         line.and_then(|value| value.parse().ok())
     };
-    let mut reconciler = reconciler_with(metrics.clone(), ReconcilerSettings::default(), &[]);
+    let mut reconciler = reconciler_with(
+        metrics.clone(),
+        ReconcilerSettings::from(plan::PlanningConfig::without_flags()),
+        &[],
+    );
     let work = next(&mut reconciler, 0).expect("a slice to make");
     assert_eq!(changes("create"), Some(0), "there before the first event");
     let refused =
@@ -189,7 +193,7 @@ fn changes_count_what_the_api_took_not_what_was_planned() {
 
 #[test]
 fn our_own_write_coming_back_is_no_work() {
-    let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
+    let mut reconciler = reconciler(ReconcilerSettings::from(plan::PlanningConfig::without_flags()), &[]);
     let work = next(&mut reconciler, 0).expect("a slice to make");
     reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
     reconciler
@@ -202,7 +206,8 @@ fn our_own_write_coming_back_is_no_work() {
 
 #[test]
 fn a_conflict_is_planned_again_with_the_newer_slice() {
-    let mut reconciler = reconciler(ReconcilerSettings::default(), &[slice(5, None, &[])]);
+    let mut reconciler =
+        reconciler(ReconcilerSettings::from(plan::PlanningConfig::without_flags()), &[slice(5, None, &[])]);
     let work = next(&mut reconciler, 0).expect("a slice to fill");
     let outdated =
         WriteResult { failure: Some(WriteFailure::Outdated("conflict".into())), ..done(&work, None) };
@@ -215,7 +220,7 @@ fn a_conflict_is_planned_again_with_the_newer_slice() {
 
 #[test]
 fn failures_are_told_to_the_owner_once() {
-    let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
+    let mut reconciler = reconciler(ReconcilerSettings::from(plan::PlanningConfig::without_flags()), &[]);
     let mut told = 0;
     let mut now = 0;
     for _ in 0..10 {
@@ -233,7 +238,7 @@ fn failures_are_told_to_the_owner_once() {
 #[test]
 fn a_fresh_slice_of_kubernetes_own_controller_is_seen_and_an_old_one_is_taken_over() {
     let theirs = |revision| slice(revision, Some("kube-controller-manager"), &["10.0.0.1"]);
-    let mut alone = reconciler(ReconcilerSettings::default(), &[theirs(5)]);
+    let mut alone = reconciler(ReconcilerSettings::from(plan::PlanningConfig::without_flags()), &[theirs(5)]);
     assert!(next(&mut alone, 0).is_none(), "it is right as it is");
     assert_eq!(alone.competing_slice(), None);
     alone.observe(InformerEvent::Applied(ObjectKind::Slice, watched(&theirs(5))), at(1));
@@ -241,8 +246,8 @@ fn a_fresh_slice_of_kubernetes_own_controller_is_seen_and_an_old_one_is_taken_ov
     alone.observe(InformerEvent::Applied(ObjectKind::Slice, watched(&theirs(6))), at(1));
     assert_eq!(alone.competing_slice().map(ToString::to_string).as_deref(), Some("shop/web-1"));
 
-    let mut settings = ReconcilerSettings::default();
-    settings.slices.mode = SliceMode::Coexist;
+    let mut settings = ReconcilerSettings::from(plan::PlanningConfig::without_flags());
+    settings.planning.slices.mode = SliceMode::Coexist;
     let mut beside = reconciler(settings, &[theirs(5)]);
     assert_eq!(next(&mut beside, 0).expect("one of our own").creates.len(), 1);
     beside.observe(InformerEvent::Applied(ObjectKind::Slice, watched(&theirs(6))), at(1));
@@ -251,7 +256,7 @@ fn a_fresh_slice_of_kubernetes_own_controller_is_seen_and_an_old_one_is_taken_ov
 
 #[test]
 fn a_slice_that_moves_to_another_service_leaves_nobody_waiting() {
-    let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
+    let mut reconciler = reconciler(ReconcilerSettings::from(plan::PlanningConfig::without_flags()), &[]);
     let work = next(&mut reconciler, 0).expect("a slice to make");
     reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
     reconciler
@@ -267,7 +272,7 @@ fn a_slice_that_moves_to_another_service_leaves_nobody_waiting() {
 
 #[test]
 fn whoever_stands_by_plans_nothing_and_knows_everything_when_it_is_his_turn() {
-    let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
+    let mut reconciler = reconciler(ReconcilerSettings::from(plan::PlanningConfig::without_flags()), &[]);
     let work = next(&mut reconciler, 0).expect("a slice to make");
     // Leadership is lost with the write in flight: it succeeds, and its response is lost.
     reconciler.stand_by();
@@ -286,7 +291,7 @@ fn whoever_stands_by_plans_nothing_and_knows_everything_when_it_is_his_turn() {
 
 #[test]
 fn who_leads_again_makes_nothing_twice_that_the_cache_does_not_show_yet() {
-    let mut reconciler = reconciler(ReconcilerSettings::default(), &[]);
+    let mut reconciler = reconciler(ReconcilerSettings::from(plan::PlanningConfig::without_flags()), &[]);
     let work = next(&mut reconciler, 0).expect("a slice to make");
     reconciler.done(done(&work, Some(7)), at(1), Timestamp::UNIX_EPOCH);
     reconciler.stand_by();
@@ -362,8 +367,11 @@ impl StoredByName {
 #[test]
 fn labels_by_zone_are_dropped_at_once_and_set_again_later() {
     let subset = Some(plan::subsetting::SubsetOptions { from: 6 });
-    let slices = slices::SliceOptions { subset, ..slices::SliceOptions::default() };
-    let mut reconciler = reconciler(ReconcilerSettings { slices, ..ReconcilerSettings::default() }, &[]);
+    let slices = slices::SliceOptions { subset, ..slices::SliceOptions::WITHOUT_FLAGS };
+    let mut reconciler = reconciler(
+        ReconcilerSettings::from(plan::PlanningConfig { slices, ..plan::PlanningConfig::without_flags() }),
+        &[],
+    );
     let apply = |reconciler: &mut SliceReconciler, kind, object: &Value, now: u64| {
         reconciler.observe(InformerEvent::Applied(kind, watched(object)), at(now));
     };

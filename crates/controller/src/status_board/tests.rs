@@ -26,12 +26,13 @@ fn snapshot(headless: usize) -> Snapshot {
 fn services_that_nodes_do_not_proxy_use_the_budget_once() {
     let (snapshot, rows) = (snapshot(25), BTreeMap::new());
     let web = ServiceKey::new(&"d".into(), &"web".into());
-    let mut evaluations = Evaluations::default();
-    let left: Vec<usize> = (0..4).map(|_| evaluations.refresh(&snapshot, &rows, None, 10)).collect();
+    let (mut evaluations, planning) = (Evaluations::default(), plan::PlanningConfig::without_flags());
+    let left: Vec<usize> =
+        (0..4).map(|_| evaluations.refresh(&snapshot, &rows, None, 10, &planning)).collect();
     assert_eq!(left, [16, 6, 0, 0]);
     assert!(evaluations.get(&web).is_some());
     evaluations.forget(&web);
     assert!(evaluations.get(&web).is_none());
-    assert_eq!(evaluations.refresh(&snapshot, &rows, None, 10), 0);
+    assert_eq!(evaluations.refresh(&snapshot, &rows, None, 10, &planning), 0);
     assert!(evaluations.get(&web).is_some());
 }

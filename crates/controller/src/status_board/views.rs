@@ -33,16 +33,16 @@ impl SliceReconciler {
         let sums = traffic.sums(WINDOW);
         let rows = sums.as_ref().map(rows_by_service).unwrap_or_default();
         self.evaluations.asked = Some(now);
-        let snapshot = self.cache.snapshot();
+        let (snapshot, planning) = (self.cache.snapshot(), &self.planner.config);
         let service = snapshot.service(key)?;
         if self.evaluations.get(key).is_none() {
-            self.evaluations.refresh(snapshot, &rows, Some(key), 1);
+            self.evaluations.refresh(snapshot, &rows, Some(key), 1, planning);
         }
         let (slices, pairs) = (snapshot.slices(key), rows.get(key).copied());
         let demand = pairs.and_then(status::demand_of);
         let endpoints = match not_proxied(service) {
             None => {
-                let evaluator = self.evaluations.evaluator(snapshot);
+                let evaluator = self.evaluations.evaluator(snapshot, planning);
                 evaluator.map(|evaluator| evaluator.endpoint_loads(service, slices, demand.as_ref()))
             }
             Some(_) => None,
@@ -50,7 +50,7 @@ impl SliceReconciler {
         let evaluation = self.evaluations.get(key);
         let change = evaluation.and_then(|evaluation| evaluation.change.as_ref());
         Some(ServiceView {
-            detail: status::detail(service, slices, snapshot.nodes(), evaluation, pairs),
+            detail: status::detail(service, slices, snapshot.nodes(), evaluation, pairs, planning.gates),
             endpoints: endpoints.unwrap_or_default(),
             history: traffic.history(Some(&TrafficOwner::from(key))),
             fix: change.map(|change| setting_patch(service, change.mechanism)),
@@ -61,19 +61,18 @@ impl SliceReconciler {
         let sums = traffic.sums(WINDOW);
         let rows = sums.as_ref().map(rows_by_service).unwrap_or_default();
         let key = ServiceKey::new(&question.namespace.as_str().into(), &question.name.as_str().into());
-        let snapshot = self.cache.snapshot();
+        let (snapshot, planning) = (self.cache.snapshot(), &self.planner.config);
         let service = snapshot.service(&key)?;
         if not_proxied(service).is_some() {
             return None;
         }
         let demand = rows.get(&key).copied().and_then(status::demand_of);
-        let namespace = snapshot.namespace(&key.namespace);
         let scale: Vec<(Name, i64)> =
             question.replicas.iter().map(|(zone, by)| (Name::new(zone), *by)).collect();
         let query = WhatIfQuery {
             service,
             slices: snapshot.slices(&key),
-            namespace_default: namespace.and_then(|n| n.default_traffic_distribution.as_ref()),
+            namespace_default: snapshot.default_traffic_distribution(&key.namespace),
             scale: &scale,
             measured: demand.as_ref(),
         };
@@ -81,7 +80,7 @@ impl SliceReconciler {
             mechanism: question.mechanism,
             failed_zone: question.failed_zone.as_deref().map(Name::new),
         };
-        let comparison = self.evaluations.evaluator(snapshot)?.compare(&query, &change);
+        let comparison = self.evaluations.evaluator(snapshot, planning)?.compare(&query, &change);
         let changed = question.mechanism.filter(|mechanism| *mechanism != comparison.before.mechanism);
         Some(WhatIfView {
             comparison,

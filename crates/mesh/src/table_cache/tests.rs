@@ -226,7 +226,7 @@ fn event(writer: &mut Writer, step: &Step) -> InformerEvent {
 }
 
 fn followed() -> TableCache {
-    let mut state = TableCache::new(FeatureGates::default());
+    let mut state = TableCache::default();
     consumers().into_iter().for_each(|consumer| state.add(consumer));
     state
 }
@@ -416,7 +416,7 @@ fn a_gateway_of_the_gateway_api_follows_its_objects_and_no_others() {
     let at = |role| ProxyIdentity { role, node: Name::default(), zone: None };
     let gateway = at(ProxyRole::gateway("standard", &namespace).unwrap());
     let sidecar = at(ProxyRole::sidecar("front", &namespace).unwrap());
-    let (mut state, mut writer) = (TableCache::new(FeatureGates::default()), Writer::default());
+    let (mut state, mut writer) = (TableCache::default(), Writer::default());
     state.add(gateway.clone());
     state.add(sidecar.clone());
     listed(&mut state);

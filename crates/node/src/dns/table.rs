@@ -29,6 +29,7 @@ const IDLE: Duration = Duration::from_secs(60);
 pub(super) struct AskingNode {
     pub(super) name: String,
     pub(super) zone: Option<String>,
+    pub(super) gates: FeatureGates,
 }
 
 #[derive(Debug)]
@@ -56,7 +57,7 @@ impl DnsTable {
             snapshot,
             reverse: &self.reverse,
             domain: &self.domain,
-            node: NodeView { name: &self.asking.name, zone, gates: FeatureGates::default() },
+            node: NodeView { name: &self.asking.name, zone, gates: self.asking.gates },
             servers: &[self.server],
             serial: self.serial,
             synced: self.has_synced(),

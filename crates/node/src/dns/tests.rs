@@ -59,7 +59,7 @@ async fn one_port() -> (TcpListener, UdpSocket) {
 async fn serve(upstream: Vec<SocketAddr>) -> Served {
     let (tcp, udp) = one_port().await;
     let address = tcp.local_addr().unwrap();
-    let asking = AskingNode { name: "n".to_owned(), zone: None };
+    let asking = AskingNode { name: "n".to_owned(), zone: None, gates: FeatureGates::ALL };
     let mut table = DnsTable::new(DnsName::parse("cluster.local").unwrap(), address.ip(), asking);
     let now = model::Timestamp::from_seconds(1_000);
     for kind in [ObjectKind::Service, ObjectKind::Slice] {

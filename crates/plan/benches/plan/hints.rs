@@ -4,7 +4,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use model::{Name, Service, Snapshot, annotation};
-use plan::hints::{ClusterTopology, HintConfig, HintInput, Hysteresis, assign};
+use plan::PlanningConfig;
+use plan::hints::{ClusterTopology, HintInput, Hysteresis, assign};
 use plan::slices::{self, Packing, TriggerTimes};
 
 use crate::{best, ms};
@@ -59,7 +60,7 @@ fn plan_all(
     services: &[Service],
     mut hint: impl FnMut(&Service, model::Family, &mut Packing<'_>),
 ) {
-    let (options, trigger) = (slices::SliceOptions::default(), TriggerTimes::default());
+    let (options, trigger) = (slices::SliceOptions::WITHOUT_FLAGS, TriggerTimes::default());
     for service in services {
         let selector = service.selector.as_ref().expect("a selector");
         let pods = snapshot.pods_selected(&service.key.namespace, selector);
@@ -77,10 +78,18 @@ fn phase_pack(snapshot: &Snapshot, services: &[Service]) {
 #[inline(never)]
 fn phase_pack_and_hint(snapshot: &Snapshot, services: &[Service]) {
     let topology = ClusterTopology::from_nodes(snapshot.nodes());
-    let (config, hysteresis) = (HintConfig::default(), Hysteresis::default());
+    let (config, hysteresis) = (PlanningConfig::without_flags(), Hysteresis::default());
     plan_all(snapshot, services, |service, family, packing| {
         let (topology, config, hysteresis) = (&topology, &config, &hysteresis);
-        let input = HintInput { service, family, topology, namespace_default: None, config, hysteresis };
+        let input = HintInput {
+            service,
+            family,
+            topology,
+            namespace_default: None,
+            config,
+            hysteresis,
+            with_notices: true,
+        };
         black_box(assign(&input, packing));
     });
 }

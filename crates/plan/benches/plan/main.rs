@@ -151,7 +151,7 @@ fn parse_slice(json: &[u8], interner: &mut Interner) -> Object {
 }
 
 fn plan_slices(snapshot: &Snapshot, with_existing: bool) -> usize {
-    let options = slices::SliceOptions::default();
+    let options = slices::SliceOptions::WITHOUT_FLAGS;
     let trigger = TriggerTimes::default();
     let mut writes = 0;
     for (service, existing) in snapshot.services() {

@@ -49,7 +49,7 @@ fn seen(snapshot: &Snapshot, zone: &str, tags: &[(&str, &str)]) -> (String, &'st
         tags: tags.iter().copied().collect::<Labels>(),
     };
     let place = ConsumerLocation { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
-    let backend = backend(snapshot, &id, &place, FeatureGates::default(), None).unwrap();
+    let backend = backend(snapshot, &id, &place, FeatureGates::ALL, None).unwrap();
     let text = backend
         .endpoints
         .iter()
@@ -83,7 +83,7 @@ fn seen_later(snapshot: &Snapshot, zone: &str) -> Vec<String> {
     let service = ServiceKey::new(&"ns".into(), &"web".into());
     let id = BackendId { service, port: 80, protocol: Protocol::Tcp, tags: Labels::EMPTY };
     let place = ConsumerLocation { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
-    let fallbacks = fallbacks(snapshot, &id, &place, FeatureGates::default(), None);
+    let fallbacks = fallbacks(snapshot, &id, &place, FeatureGates::ALL, None);
     let text = |b: &Backend| {
         let addresses: Vec<String> = b.endpoints.iter().map(|e| e.address.ip().to_string()).collect();
         format!("{}: {}", b.mode, addresses.join(" "))
@@ -148,8 +148,7 @@ fn a_backend_whose_port_is_gone_is_left_out() {
         protocol: Protocol::Tcp,
         tags: Labels::EMPTY,
     };
-    let found =
-        |port| backend(&snapshot, &id(port), &ConsumerLocation::default(), FeatureGates::default(), None);
+    let found = |port| backend(&snapshot, &id(port), &ConsumerLocation::default(), FeatureGates::ALL, None);
     assert!(found(80).is_some_and(|backend| backend.protocol == AppProtocol::Http));
     assert_eq!(found(81), None);
 }
@@ -166,7 +165,7 @@ fn by_localities(snapshot: &Snapshot, zone: &str, localities: Value) -> (String,
     let rule = policy.to[0].settings.locality_rule(Some(zone));
     let service = ServiceKey::new(&"ns".into(), &"web".into());
     let id = BackendId { service, port: 80, protocol: Protocol::Tcp, tags: Labels::EMPTY };
-    let gates = FeatureGates::default();
+    let gates = FeatureGates::ALL;
     if rule.is_some() {
         let is_bound = backend(snapshot, &id, &place, gates, rule).unwrap().mode == "require";
         assert!(

@@ -4,11 +4,12 @@ use model::{Family, Interner, Object, ObjectKey, Snapshot, Timestamp, parse};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::PlanningConfig;
 use crate::feature_gates::FeatureGates;
-use crate::hints::{HintConfig, Hysteresis, Mechanism};
+use crate::hints::{Hysteresis, Mechanism};
 use crate::planner::Planner;
 use crate::select::{NodeView, select};
-use crate::slices::{SliceOptions, SlicePlan, TriggerTimes};
+use crate::slices::{SlicePlan, TriggerTimes};
 use crate::what_if::{DemandBasis, WhatIfEvaluator, WhatIfQuery};
 
 const START: i64 = 1_800_000_000;
@@ -58,7 +59,7 @@ fn pod(snapshot: &mut Snapshot, number: u8, zone: &str, capacity: Option<&str>, 
 }
 
 fn plan(snapshot: &Snapshot, drains: &[(Name, DrainWindow)]) -> SlicePlan {
-    let mut planner = Planner::new(snapshot, HintConfig::default(), SliceOptions::default());
+    let mut planner = Planner::new(snapshot, PlanningConfig::without_flags());
     planner.drains = Some(crate::drain::ZoneDrains::new(drains.to_vec()));
     let (service, stored) = snapshot.services().next().expect("there is one");
     let hysteresis = |family| Hysteresis::from_slices(family, stored);
@@ -67,7 +68,7 @@ fn plan(snapshot: &Snapshot, drains: &[(Name, DrainWindow)]) -> SlicePlan {
 
 /// What the controller says of Spill.
 fn programmed(snapshot: &Snapshot) -> String {
-    let planner = Planner::new(snapshot, HintConfig::default(), SliceOptions::default());
+    let planner = Planner::new(snapshot, PlanningConfig::without_flags());
     let (service, stored) = snapshot.services().next().expect("there is one");
     let plan = planner.plan(snapshot, service, stored, &TriggerTimes::default(), |_| Hysteresis::default());
     plan.1.into_iter().flat_map(|outcome| outcome.notices).map(|notice| notice.message).collect()
@@ -96,7 +97,7 @@ fn shares(snapshot: &mut Snapshot, zone: &str, seconds: i64) -> Vec<(u8, f64)> {
     advance(snapshot, at(seconds));
     let (service, slices) = snapshot.services().next().expect("there is one");
     let name = format!("n-{zone}");
-    let node = NodeView { name: &name, zone: Some(zone), gates: FeatureGates::default() };
+    let node = NodeView { name: &name, zone: Some(zone), gates: FeatureGates::ALL };
     let selected =
         select(service, slices, Family::V4, &node).remove(0).cluster.expect("it applies").endpoints;
     let sum: f64 = selected.iter().map(|endpoint| endpoint.weight).sum();
@@ -171,7 +172,8 @@ fn what_if_weighs_endpoints_by_their_capacity() {
     sync(&mut snapshot, &[]);
     advance(&mut snapshot, at(0));
     let (service, slices) = snapshot.services().next().expect("there is one");
-    let evaluator = WhatIfEvaluator::new(snapshot.nodes(), DemandBasis::Cpu);
+    let evaluator =
+        WhatIfEvaluator::new(snapshot.nodes(), DemandBasis::Cpu, &crate::PlanningConfig::without_flags());
     let query = WhatIfQuery { service, slices, namespace_default: None, scale: &[], measured: None };
     let result = evaluator.evaluate(&query);
     for mechanism in [Mechanism::None, Mechanism::PreferSameZone, Mechanism::Spill] {

@@ -57,7 +57,7 @@ impl World {
             snapshot: &self.snapshot,
             reverse: &reverse,
             domain: &self.domain,
-            node: NodeView { name: "n", zone, gates: FeatureGates::default() },
+            node: NodeView { name: "n", zone, gates: FeatureGates::ALL },
             servers: &[],
             serial: 7,
             synced,

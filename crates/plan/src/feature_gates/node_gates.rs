@@ -22,7 +22,7 @@ pub struct NodeGates {
 impl Default for NodeGates {
     fn default() -> Self {
         Self {
-            select: FeatureGates::default(),
+            select: FeatureGates::ALL,
             external_ips: true,
             service_cidrs: true,
             localhost_node_ports: false,

@@ -477,7 +477,7 @@ fn backends_of_a_route_are_planned_by_the_distribution_of_their_service() {
     let ids = routes.backends();
     for (zone, address) in [("z1", "10.1.0.1:8080"), ("z2", "10.1.0.2:8080")] {
         let consumer = ConsumerLocation { node: "n".into(), zone: Some(zone.into()) };
-        let planned = crate::backends::table(&snapshot, &routes, &consumer, FeatureGates::default());
+        let planned = crate::backends::table(&snapshot, &routes, &consumer, FeatureGates::ALL);
         let backend = planned.backend(ids.first().expect("a backend")).expect("a backend");
         let addresses: Vec<String> = backend.endpoints.iter().map(|e| e.address.to_string()).collect();
         assert_eq!((backend.mode, addresses), ("same-zone", vec![address.to_owned()]));

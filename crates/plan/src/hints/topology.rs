@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::{Hints, Labels, Name, Node, annotation};
+use serde::{Deserialize, Serialize};
 
 use super::mechanism::Mechanism;
 use super::traffic_distribution::SettingOrigin;
@@ -79,10 +80,10 @@ pub enum MissingNodeInfo {
 }
 
 /// The number that a zone's traffic is assumed to be proportional to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ZoneWeight {
     /// Ready nodes (seed 003).
-    #[default]
     Nodes,
     /// Allocatable CPU of ready nodes.
     Cpu,

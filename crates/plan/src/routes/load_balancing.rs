@@ -92,9 +92,8 @@ pub fn idle_localities(
     found: &EffectiveLoadBalancing,
 ) -> Option<Notice> {
     let origin = found.origins.iter().find(|origin| origin.field == "localities")?;
-    // Proxies have the default gates.
-    let gates = FeatureGates::default();
-    let why = why_localities_are_idle(snapshot.service(service)?, snapshot.slices(service), gates)?;
+    let (object, slices) = (snapshot.service(service)?, snapshot.slices(service));
+    let why = why_localities_are_idle(object, slices, FeatureGates::OF_PROXIES)?;
     let message = format!(
         "{}.localities: no effect on Service {service}: {why}, and no policy takes traffic out of that; remove one of both",
         origin.place

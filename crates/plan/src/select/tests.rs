@@ -80,7 +80,7 @@ impl World {
 }
 
 fn node<'a>(name: &'a str, zone: &'a str) -> NodeView<'a> {
-    NodeView { name, zone: Some(zone).filter(|z| !z.is_empty()), gates: FeatureGates::default() }
+    NodeView { name, zone: Some(zone).filter(|z| !z.is_empty()), gates: FeatureGates::ALL }
 }
 
 fn two_zones() -> Vec<Value> {

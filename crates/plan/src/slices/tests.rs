@@ -281,7 +281,7 @@ fn hints_alone_move_a_slice_into_the_updates() {
     let pods: Vec<&Pod> = world.pods.iter().collect();
     let input = world.input(&pods);
     let hinted = |zone: Option<&str>| {
-        plan(&input, &SliceOptions::default(), |_, packing| {
+        plan(&input, &SliceOptions::WITHOUT_FLAGS, |_, packing| {
             let slice = packing.unchanged.pop().expect("the one slice");
             let mut content = slice.content.clone();
             if let Some(zone) = zone {
@@ -307,7 +307,7 @@ fn another_annotation_alone_is_written_and_another_date_alone_is_not() {
     let pods: Vec<&Pod> = world.pods.iter().collect();
     let input = world.input(&pods);
     let annotated = |key: &'static str| {
-        plan(&input, &SliceOptions::default(), |_, packing| {
+        plan(&input, &SliceOptions::WITHOUT_FLAGS, |_, packing| {
             let slice = packing.unchanged.pop().expect("the one slice");
             let annotations = [(key, "x")].into_iter().collect();
             let content = SliceContent { annotations, ..slice.content.clone() };
@@ -371,7 +371,7 @@ fn a_limit_outside_of_1_to_1000_is_refused() {
     let mut world = World::new(json!({}));
     world.pod("a", json!({}), json!({}));
     world.pod("b", json!({}), json!({}));
-    world.options = SliceOptions { max_endpoints: 0, ..SliceOptions::default() };
+    world.options = SliceOptions { max_endpoints: 0, ..SliceOptions::WITHOUT_FLAGS };
     assert_eq!(world.plan().creates.len(), 2, "the nearest limit that can be");
 }
 

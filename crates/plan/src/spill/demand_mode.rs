@@ -4,9 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use model::{Service, annotation};
+use serde::{Deserialize, Serialize};
 
 /// The source of the demand.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SpillDemandMode {
     /// The CPU of nodes; what measured demand would do is shown.
     #[default]

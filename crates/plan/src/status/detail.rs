@@ -148,11 +148,12 @@ pub fn detail(
     nodes: &BTreeMap<Name, Node>,
     evaluation: Option<&ServiceEvaluation>,
     traffic: Option<&[ZonePairTraffic]>,
+    gates: FeatureGates,
 ) -> ServiceDetail {
     ServiceDetail {
         namespace: service.key.namespace.to_string(),
         name: service.key.name.to_string(),
-        zones: zones(service, slices, nodes, evaluation, traffic.unwrap_or_default()),
+        zones: zones(service, slices, nodes, evaluation, traffic.unwrap_or_default(), gates),
         conditions: conditions(service),
         events: Vec::new(),
         canary: Vec::new(),
@@ -182,6 +183,7 @@ fn zones(
     nodes: &BTreeMap<Name, Node>,
     evaluation: Option<&ServiceEvaluation>,
     traffic: &[ZonePairTraffic],
+    gates: FeatureGates,
 ) -> Vec<ZoneRow> {
     if not_proxied(service).is_some() {
         return Vec::new();
@@ -199,7 +201,7 @@ fn zones(
         }
     }
     let row = |(zone, node): (&Name, &Node)| {
-        let (mode, why) = why(service, slices, node);
+        let (mode, why) = why(service, slices, node, gates);
         let sent = measured.get(zone.as_str());
         ZoneRow {
             from: zone.to_string(),
@@ -246,9 +248,9 @@ fn flows(planned: Option<&BTreeMap<Name, f64>>, sent: Option<&BTreeMap<&str, f64
 }
 
 /// The selection of a node for the first port and family.
-fn why(service: &Service, slices: &[Slice], node: &Node) -> (String, Vec<DetailReason>) {
+fn why(service: &Service, slices: &[Slice], node: &Node, gates: FeatureGates) -> (String, Vec<DetailReason>) {
     let family = service.cluster_ips.addresses().first().map_or(Family::V4, |ip| Family::of(*ip));
-    let view = NodeView { name: &node.name, zone: node.zone.as_deref(), gates: FeatureGates::default() };
+    let view = NodeView { name: &node.name, zone: node.zone.as_deref(), gates };
     let Some(selection) = select(service, slices, family, &view).into_iter().next() else {
         return Default::default();
     };

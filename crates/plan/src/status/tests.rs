@@ -4,10 +4,10 @@ use model::{Interner, Object, Snapshot, parse};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::hints::HintConfig;
+use crate::PlanningConfig;
 use crate::ledger::TrafficGaps;
 use crate::planner::Planner;
-use crate::slices::{SliceOptions, TriggerTimes};
+use crate::slices::TriggerTimes;
 use crate::what_if::DemandBasis;
 
 /// Two nodes in each of three zones, and a Service with endpoints by zone.
@@ -44,7 +44,7 @@ impl Cluster {
         }
         apply(service);
         let service = snapshot.services().next().expect("there is one").0;
-        let planner = Planner::new(&snapshot, HintConfig::default(), SliceOptions::default());
+        let planner = Planner::new(&snapshot, PlanningConfig::without_flags());
         let trigger = TriggerTimes::default();
         let (plan, _) = planner.plan(&snapshot, service, &[], &trigger, |_| Default::default());
         let slice = |content| Slice { annotated: true, ..Slice::owned_by(service, "slice", content) };
@@ -57,7 +57,11 @@ impl Cluster {
     }
 
     fn evaluation(&self, traffic: Option<&TrafficSums>) -> Option<ServiceEvaluation> {
-        let evaluator = WhatIfEvaluator::new(self.snapshot.nodes(), DemandBasis::Cpu);
+        let evaluator = WhatIfEvaluator::new(
+            self.snapshot.nodes(),
+            DemandBasis::Cpu,
+            &crate::PlanningConfig::without_flags(),
+        );
         let demand = traffic.and_then(|sums| demand_of(&sums.rows[0].zone_pairs));
         evaluate(&evaluator, self.service(), &self.slices, None, demand.as_ref())
     }
@@ -319,6 +323,7 @@ fn the_detail_has_a_row_per_zone_with_reasons() {
         cluster.snapshot.nodes(),
         evaluation.as_ref(),
         Some(&traffic.rows[0].zone_pairs),
+        crate::FeatureGates::ALL,
     );
     assert_eq!(detail.zones.len(), 3);
     let row = &detail.zones[1];

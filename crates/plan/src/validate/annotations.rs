@@ -90,7 +90,7 @@ fn wrong_value(key: &str, value: &str) -> Option<String> {
 }
 
 fn is_effective(key: &str, value: &str) -> bool {
-    let gates = FeatureGates::default();
+    let gates = FeatureGates::ALL;
     if key == annotation::PROXY_PROTOCOL {
         return ProxyProtocol::parse(value).is_some();
     }

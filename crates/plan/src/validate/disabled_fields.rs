@@ -82,7 +82,7 @@ mod tests {
         let bare = json!({"kind": "Service", "spec": {"type": "ClusterIP"}});
         assert!(dropped(&gates, None) && dropped(&gates, Some(&bare)));
         assert!(!dropped(&gates, Some(&service("PreferSameZone"))));
-        assert!(!dropped(&FeatureGates::default(), None));
+        assert!(!dropped(&FeatureGates::ALL, None));
     }
 
     #[test]
@@ -93,7 +93,7 @@ mod tests {
         assert!(refused(None, "PreferSameZone") && refused(Some(&service("PreferClose")), "PreferSameNode"));
         assert!(!refused(Some(&service("PreferSameNode")), "PreferSameNode"));
         assert!(!refused(None, "PreferClose") && !refused(None, "zoneward.dev/Spill"));
-        assert_eq!(refuse_disabled(&FeatureGates::default(), None, &service("PreferSameZone")), None);
+        assert_eq!(refuse_disabled(&FeatureGates::ALL, None, &service("PreferSameZone")), None);
     }
 
     #[test]

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::FeatureGates;
-use crate::hints::{Hysteresis, Mechanism, MechanismChoice, TrafficDistributionDefaults, choose};
+use crate::hints::{Hysteresis, Mechanism, MechanismChoice};
 use model::{AddressType, Family, Name, Service, Slice};
 
 use super::scenario::{Scenario, without_zone};
@@ -56,9 +55,7 @@ impl WhatIfEvaluator {
     pub fn compare(&self, query: &WhatIfQuery<'_>, change: &WhatIfChange) -> WhatIfComparison {
         let family = family_of(query.service, query.slices);
         let stored = self.stored(query.slices, family);
-        let defaults =
-            TrafficDistributionDefaults { namespace: query.namespace_default.cloned(), cluster: None };
-        let current = choose(query.service, &defaults, &FeatureGates::default()).mechanism;
+        let current = self.config.choose(query.service, query.namespace_default).mechanism;
         let sources = measured(&self.sources, query);
         let (figures, endpoints) = figures_and_loads(query.service, &stored, family, &sources);
         let before = ComparedState {
@@ -73,7 +70,7 @@ impl WhatIfEvaluator {
         let one_port =
             Service { ports: query.service.ports.iter().take(1).cloned().collect(), ..query.service.clone() };
         let service = with_mechanism(&one_port, mechanism);
-        let choice = choose(&service, &TrafficDistributionDefaults::default(), &self.config.gates);
+        let choice = self.config.choose(&service, None);
         let choice = MechanismChoice { source: None, notices: Vec::new(), ..choice };
         let scenario =
             Scenario { evaluator: self, service: &service, family, config: &self.config, choice: &choice };
@@ -121,6 +118,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::PlanningConfig;
     use crate::what_if::DemandBasis;
 
     fn parsed(value: &Value) -> Object {
@@ -154,7 +152,8 @@ mod tests {
 
     fn compared(change: &WhatIfChange, scale: &[(Name, i64)]) -> WhatIfComparison {
         let (nodes, service, slices) = world();
-        let evaluator = WhatIfEvaluator::new(&nodes, DemandBasis::Cpu);
+        let evaluator =
+            WhatIfEvaluator::new(&nodes, DemandBasis::Cpu, &crate::PlanningConfig::without_flags());
         let query = WhatIfQuery {
             service: &service,
             slices: &slices,
@@ -163,6 +162,31 @@ mod tests {
             measured: None,
         };
         evaluator.compare(&query, change)
+    }
+
+    /// `--default-traffic-distribution` and the gates of a controller hold in what its status predicts.
+    #[test]
+    fn the_present_mechanism_is_that_of_the_controller() {
+        let (nodes, service, slices) = world();
+        let current = |config: &PlanningConfig| {
+            let evaluator = WhatIfEvaluator::new(&nodes, DemandBasis::Cpu, config);
+            let query = WhatIfQuery {
+                service: &service,
+                slices: &slices,
+                namespace_default: None,
+                scale: &[],
+                measured: None,
+            };
+            let before = evaluator.compare(&query, &WhatIfChange::default()).before.mechanism;
+            assert_eq!(evaluator.evaluate(&query).current, before);
+            before
+        };
+        let mut config = PlanningConfig::without_flags();
+        assert_eq!(current(&config), Mechanism::None);
+        config.default_traffic_distribution = Some("PreferSameZone".into());
+        assert_eq!(current(&config), Mechanism::PreferSameZone);
+        config.gates.service_traffic_distribution = false;
+        assert_eq!(current(&config), config.choose(&service, None).mechanism);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::hints::{ClusterTopology, HintConfig, HintInput, Hysteresis, MechanismChoice, assign_chosen};
+use crate::config::PlanningConfig;
+use crate::hints::{ClusterTopology, HintInput, Hysteresis, MechanismChoice, assign_chosen};
 use crate::slices::Packing;
 use model::{Endpoint, EndpointConditions, Family, Labels, Name, Service, Slice, SliceContent};
 
@@ -17,7 +18,7 @@ pub(super) struct Scenario<'t> {
     pub evaluator: &'t WhatIfEvaluator,
     pub service: &'t Service,
     pub family: Family,
-    pub config: &'t HintConfig,
+    pub config: &'t PlanningConfig,
     pub choice: &'t MechanismChoice,
 }
 
@@ -56,7 +57,15 @@ impl Scenario<'_> {
         let capacities = capacities.flat_map(|shares| shares.capacities.iter().copied()).collect();
         let mut packing = Packing { updates, unchanged, capacities, ..Packing::default() };
         let (service, family, config) = (self.service, self.family, self.config);
-        let input = HintInput { service, family, topology, namespace_default: None, config, hysteresis };
+        let input = HintInput {
+            service,
+            family,
+            topology,
+            namespace_default: None,
+            config,
+            hysteresis,
+            with_notices: false,
+        };
         let outcome = assign_chosen(&input, self.choice.clone(), &mut packing);
         for (name, content) in packing.updates {
             if let Some(slice) = slices.iter_mut().find(|slice| slice.key.name == name) {

@@ -54,10 +54,12 @@ pub(super) struct TrafficSources {
     zone: BTreeMap<Name, f64>,
     /// By node: its zone, and its share of what the zone sends.
     node: Arc<BTreeMap<Name, (Name, f64)>>,
+    /// Those of the nodes.
+    gates: FeatureGates,
 }
 
 impl TrafficSources {
-    pub(super) fn new(nodes: &BTreeMap<Name, Node>, demand: &DemandBasis) -> Self {
+    pub(super) fn new(nodes: &BTreeMap<Name, Node>, demand: &DemandBasis, gates: FeatureGates) -> Self {
         let counted = || nodes.values().filter(|n| n.ready).filter_map(|n| Some((n, n.zone.as_ref()?)));
         let known: Vec<u64> = counted().filter_map(|(n, _)| n.cpu_millis.filter(|cpu| *cpu > 0)).collect();
         let average = known.iter().sum::<u64>().checked_div(known.len() as u64).map_or(1, |a| a.max(1));
@@ -74,7 +76,7 @@ impl TrafficSources {
             (node.name.clone(), (zone.clone(), part))
         });
         let node = Arc::new(node.collect());
-        let sources = Self { zone: by_zone, node };
+        let sources = Self { zone: by_zone, node, gates };
         match demand {
             DemandBasis::Measured(measured) => sources.measured(measured),
             DemandBasis::Nodes | DemandBasis::Cpu => sources.shared(),
@@ -85,7 +87,7 @@ impl TrafficSources {
     pub(super) fn measured(&self, measured: &BTreeMap<Name, f64>) -> Self {
         let wanted = |zone: &Name| measured.get(zone).copied().unwrap_or(0.0);
         let zone = self.zone.keys().map(|zone| (zone.clone(), wanted(zone))).collect();
-        Self { zone, node: self.node.clone() }.shared()
+        Self { zone, node: self.node.clone(), gates: self.gates }.shared()
     }
 
     /// What zones send, as shares of one.
@@ -179,11 +181,14 @@ pub(super) fn figures_and_loads<'s>(
     };
     let alike = !is_told_apart(slices);
     let mut figures = TrafficFigures::default();
-    let sets = service.ports.first().map(|port| ClusterPolicySelector::new(service, port, slices, family));
+    let sets = service
+        .ports
+        .first()
+        .map(|port| ClusterPolicySelector::new(service, port, slices, family, sources.gates));
     let mut targets: Option<Vec<SelectedEndpoint>> = None;
     for place in sources.places(&serving) {
         if !alike || targets.is_none() {
-            let view = NodeView { name: place.node, zone: Some(place.zone), gates: FeatureGates::default() };
+            let view = NodeView { name: place.node, zone: Some(place.zone), gates: sources.gates };
             targets = sets.as_ref().map(|sets| sets.select(&view).endpoints);
         }
         figures.send(&place, targets.as_deref().unwrap_or_default(), &mut loads);

@@ -43,7 +43,7 @@ fn the_first_setting_that_is_set_decides() {
 
 #[test]
 fn defaults_of_namespace_and_cluster_come_last() {
-    let gates = FeatureGates::default();
+    let gates = FeatureGates::ALL;
     let defaults = |namespace: Option<&str>, cluster: Option<&str>| TrafficDistributionDefaults {
         namespace: namespace.map(name),
         cluster: cluster.map(name),
@@ -113,9 +113,8 @@ fn topology_mode_disabled_keeps_defaults_away() {
     let cluster = TrafficDistributionDefaults { namespace: None, ..both.clone() };
     for key in [a::TOPOLOGY_MODE, a::TOPOLOGY_AWARE_HINTS] {
         for defaults in [&both, &cluster] {
-            let of = |field| {
-                choose(&world::service(&[(key, "Disabled")], field), defaults, &FeatureGates::default())
-            };
+            let of =
+                |field| choose(&world::service(&[(key, "Disabled")], field), defaults, &FeatureGates::ALL);
             let silent = of(None);
             assert_eq!(
                 (silent.mechanism, silent.source, silent.accepted),
@@ -154,7 +153,7 @@ fn a_choice_says_whose_setting_decided() {
     let defaults =
         TrafficDistributionDefaults { namespace: Some(name("RequireZone")), cluster: Some(name("Spill")) };
     let origin = |annotations: &[(&str, &str)], defaults: &TrafficDistributionDefaults| {
-        choose(&world::service(annotations, None), defaults, &FeatureGates::default()).origin.annotation()
+        choose(&world::service(annotations, None), defaults, &FeatureGates::ALL).origin.annotation()
     };
     assert_eq!(origin(&[(a::SAME_ZONE, "Require")], &defaults), None);
     assert_eq!(origin(&[], &defaults), Some("namespace"));
@@ -269,7 +268,7 @@ fn the_field_knows_these_values() {
 fn an_unknown_field_is_not_replaced_by_a_default() {
     let service = world::service(&[], Some("example.com/Fastest"));
     let defaults = TrafficDistributionDefaults { namespace: Some(name("Spill")), cluster: None };
-    assert_eq!(choose(&service, &defaults, &FeatureGates::default()).mechanism, Mechanism::None);
+    assert_eq!(choose(&service, &defaults, &FeatureGates::ALL).mechanism, Mechanism::None);
 }
 
 #[test]
@@ -320,7 +319,7 @@ fn a_closed_gate_removes_the_hints_and_opening_it_brings_them_back() {
         assert_eq!(world.hints(), "a> 3, b> 3", "{gate}");
         assert_eq!(closed.mechanism, Mechanism::None);
         assert!(closed.accepted.is_err(), "{gate}");
-        world.config.gates = FeatureGates::default();
+        world.config.gates = FeatureGates::ALL;
         world.sync();
         assert_eq!(world.hints(), with_hints, "{gate}");
     }

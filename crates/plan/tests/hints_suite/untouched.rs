@@ -1,7 +1,8 @@
 //! What is not written: taking over a cluster, or looking at it again, changes nothing that is right already.
 
 use model::{EndpointConditions, Family, Hints, Labels, annotation as a};
-use plan::hints::{HintConfig, HintInput, Hysteresis, Mechanism, assign};
+use plan::PlanningConfig;
+use plan::hints::{HintInput, Hysteresis, Mechanism, assign};
 use plan::slices::Packing;
 
 use crate::hints_suite::world::{self, World, content, endpoint, name, slice};
@@ -138,7 +139,7 @@ fn hints_of_unready_endpoints_go_when_the_slice_is_written_anyway() {
             e
         };
         let stored = slice("web-0", content(vec![stale(false)]));
-        let (service, config) = (world::service(annotations, field), HintConfig::default());
+        let (service, config) = (world::service(annotations, field), PlanningConfig::without_flags());
         let topology = World::new(&[("a", 1), ("b", 1)], service.clone()).topology();
         let mut packing = Packing {
             updates: vec![(name("web-1"), content(vec![stale(false), stale(true)]))],
@@ -153,6 +154,7 @@ fn hints_of_unready_endpoints_go_when_the_slice_is_written_anyway() {
             namespace_default: None,
             config: &config,
             hysteresis: &hysteresis,
+            with_notices: true,
         };
         assign(&input, &mut packing);
         assert_eq!(packing.updates[0].1.endpoints[0].hints.is_some(), stays);
@@ -224,7 +226,7 @@ fn slices_name_a_default_as_the_source_of_their_mechanism() {
     let source =
         |world: &World| world.slices[0].content.annotation(a::MECHANISM_SOURCE).map(ToString::to_string);
     for mechanism in ["RequireZone", "Spill", "PreferSameZone"] {
-        world.config.cluster_default = Some(name(mechanism));
+        world.config.default_traffic_distribution = Some(name(mechanism));
         world.sync();
         assert_eq!(source(&world).as_deref(), Some("controller"), "{mechanism}");
         world.namespace_default = Some(name(mechanism));
@@ -238,7 +240,7 @@ fn slices_name_a_default_as_the_source_of_their_mechanism() {
         world.service = world::service(&[], None);
         world.namespace_default = None;
     }
-    world.config.cluster_default = None;
+    world.config.default_traffic_distribution = None;
     world.sync();
     assert!(world.slices[0].content.annotations.is_empty());
 }

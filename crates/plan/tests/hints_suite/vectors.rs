@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use model::{Family, Interner, Name, Node, Object, Slice, SliceContent, parse};
 use plan::FeatureGates;
+use plan::PlanningConfig;
 use plan::hints::{
-    ClusterTopology, HintConfig, HintInput, HintOutcome, Hysteresis, Mechanism, TrafficDistributionDefaults,
-    assign, choose, event_reason,
+    ClusterTopology, HintInput, HintOutcome, Hysteresis, Mechanism, TrafficDistributionDefaults, assign,
+    choose, event_reason,
 };
 use plan::slices::Packing;
 use serde_json::{Value, json};
@@ -80,7 +81,7 @@ fn run(
         unchanged: unchanged.iter().collect(),
         ..Packing::default()
     };
-    let config = HintConfig::default();
+    let config = PlanningConfig::without_flags();
     let input = HintInput {
         service,
         family: Family::V4,
@@ -88,6 +89,7 @@ fn run(
         namespace_default: None,
         config: &config,
         hysteresis,
+        with_notices: true,
     };
     let outcome = assign(&input, &mut packing);
     Planned {
@@ -249,7 +251,7 @@ fn auto_is_switched_on_by_exactly_these_words() {
         let annotations: Vec<(&str, &str)> =
             annotations.iter().map(|(k, v)| (k.as_str(), v.as_str().expect("text"))).collect();
         let service = world::service(&annotations, None);
-        let choice = choose(&service, &TrafficDistributionDefaults::default(), &FeatureGates::default());
+        let choice = choose(&service, &TrafficDistributionDefaults::default(), &FeatureGates::ALL);
         assert_eq!(
             choice.mechanism == Mechanism::Auto,
             vector["expect"]["topologyModeAuto"] == true,

@@ -9,7 +9,8 @@ use model::{
     AddressType, Addresses, ClusterIps, Endpoint, EndpointConditions, EndpointIdentity, Family, Labels, Name,
     Node, ObjectKey, Service, ServiceKey, ServiceType, Slice, SliceContent, TargetRef, TrafficPolicy,
 };
-use plan::hints::{ClusterTopology, HintConfig, HintInput, HintOutcome, Hysteresis, assign};
+use plan::PlanningConfig;
+use plan::hints::{ClusterTopology, HintInput, HintOutcome, Hysteresis, assign};
 use plan::slices::Packing;
 
 pub(crate) fn name(text: &str) -> Name {
@@ -81,7 +82,7 @@ pub(crate) fn slice(slice: &str, content: SliceContent) -> Slice {
 pub(crate) struct World {
     pub(crate) nodes: BTreeMap<Name, Node>,
     pub(crate) service: Service,
-    pub(crate) config: HintConfig,
+    pub(crate) config: PlanningConfig,
     pub(crate) namespace_default: Option<Name>,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) slices: Vec<Slice>,
@@ -96,7 +97,7 @@ impl World {
         let mut world = Self {
             nodes: BTreeMap::new(),
             service,
-            config: HintConfig::default(),
+            config: PlanningConfig::without_flags(),
             namespace_default: None,
             endpoints: Vec::new(),
             slices: Vec::new(),
@@ -215,6 +216,7 @@ impl World {
             namespace_default: self.namespace_default.as_ref(),
             config: &self.config,
             hysteresis: &self.hysteresis,
+            with_notices: true,
         };
         let outcome = assign(&input, &mut packing);
         let (creates, updates) = (packing.creates, packing.updates);

@@ -7,10 +7,11 @@ use std::time::Duration;
 use model::{
     Addresses, Interner, Labels, Name, Node, Object, ObjectKey, Pod, Service, Slice, SliceContent, Uid, parse,
 };
+use plan::PlanningConfig;
 use plan::drain::ZoneDrains;
 use plan::feature_gates::FeatureGates;
 use plan::forward::NodeConfig;
-use plan::hints::{ClusterTopology, HintConfig, HintOutcome, Hysteresis};
+use plan::hints::{ClusterTopology, HintOutcome, Hysteresis};
 use plan::planner::{Planner, ServiceInput};
 use plan::select::NodeView;
 use plan::slices::{SliceInput, SliceOptions, SlicePlan, TriggerTimes};
@@ -81,7 +82,8 @@ pub(crate) struct World {
 impl World {
     /// Two nodes and as many pods as given in each zone; slices by zone from 12 ready endpoints on.
     pub(crate) fn new(service: Service, zones: &[(&'static str, usize)]) -> Self {
-        let options = SliceOptions { subset: Some(SubsetOptions { from: 12 }), ..SliceOptions::default() };
+        let options =
+            SliceOptions { subset: Some(SubsetOptions { from: 12 }), ..SliceOptions::WITHOUT_FLAGS };
         let mut world = Self {
             service,
             options,
@@ -181,8 +183,7 @@ impl World {
         let pods: Vec<&Pod> = self.pods.values().collect();
         let planner = Planner {
             topology: ClusterTopology::from_nodes(&self.nodes),
-            hints: HintConfig::default(),
-            slices: self.options,
+            config: PlanningConfig { slices: self.options, ..PlanningConfig::without_flags() },
             drains: self.drains.clone(),
         };
         let trigger = TriggerTimes::default();
@@ -267,7 +268,7 @@ impl World {
             "zc" => "zc-0",
             other => other,
         };
-        NodeView { name, zone: Some(zone), gates: FeatureGates::default() }
+        NodeView { name, zone: Some(zone), gates: FeatureGates::ALL }
     }
 
     pub(crate) fn node_config(&self, zone: &str) -> NodeConfig {

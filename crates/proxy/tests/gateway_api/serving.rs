@@ -19,7 +19,7 @@ use super::world::{World, destination, key, text};
 /// The tables of a route table: endpoints by the plan, and the certificates that it needs.
 pub fn proxy_tables(world: &World, routes: RouteTable) -> ProxyTables {
     let consumer = ConsumerLocation { node: "here".into(), zone: None };
-    let backends = plan::backends::table(&world.snapshot, &routes, &consumer, FeatureGates::default());
+    let backends = plan::backends::table(&world.snapshot, &routes, &consumer, FeatureGates::ALL);
     let certificate = |key: ObjectKey| {
         let pair = world.pairs.get(&key)?;
         let parsed = ServerCertificate::parse(pair.chain.as_bytes(), pair.key.as_bytes()).expect("a pair");

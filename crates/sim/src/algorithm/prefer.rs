@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use model::{Family, Name, Node, annotation};
-use plan::hints::{ClusterTopology, HintConfig, HintInput, Hysteresis, ZoneWeight, assign};
+use plan::PlanningConfig;
+use plan::hints::{ClusterTopology, HintInput, Hysteresis, ZoneWeight, assign};
 use plan::slices::Packing;
 
 use super::from_table;
@@ -19,7 +20,7 @@ pub(super) fn groups(zones: &[Zone]) -> Option<Vec<SliceGroup>> {
     let names: Vec<Name> = zones.iter().map(|z| z.name.clone()).collect();
     let nodes: BTreeMap<Name, Node> = names.iter().zip(zones).map(|(name, z)| node(name, z)).collect();
     let service = synthetic::service(&[(annotation::SAME_ZONE, "Prefer")]);
-    let config = HintConfig { prefer_by: ZoneWeight::Cpu, ..HintConfig::default() };
+    let config = PlanningConfig { prefer_by: ZoneWeight::Cpu, ..PlanningConfig::without_flags() };
     let input = HintInput {
         service: &service,
         family: Family::V4,
@@ -27,6 +28,7 @@ pub(super) fn groups(zones: &[Zone]) -> Option<Vec<SliceGroup>> {
         namespace_default: None,
         config: &config,
         hysteresis: &Hysteresis::default(),
+        with_notices: true,
     };
     let counts = zones.iter().map(|z| usize::try_from(z.endpoints).unwrap_or(usize::MAX));
     let slice = synthetic::slice(&names, counts);

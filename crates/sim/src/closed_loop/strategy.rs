@@ -286,10 +286,11 @@ impl AutoRows {
             slices: &[],
             trigger: &trigger,
         };
-        let made = slices::plan(&input, &SliceOptions::default(), |_, _| {});
+        let made = slices::plan(&input, &SliceOptions::WITHOUT_FLAGS, |_, _| {});
         let slice = |content| Slice { annotated: true, ..Slice::owned_by(&service, "slice", content) };
         let slices = made.creates.into_iter().map(slice).collect();
-        let evaluator = WhatIfEvaluator::new(&cluster.nodes, DemandBasis::Cpu);
+        let evaluator =
+            WhatIfEvaluator::new(&cluster.nodes, DemandBasis::Cpu, &plan::PlanningConfig::without_flags());
         let start = std::array::from_fn(|zone| if zone < zones { 1.0 } else { 0.0 });
         Self { evaluator, service, slices, start, known: BTreeMap::new() }
     }

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use model::{Endpoint, Family, ObjectKey, Service, ServiceKey, Slice, SliceContent, write};
-use plan::hints::{ClusterTopology, HintConfig, Hysteresis, Mechanism};
+use plan::PlanningConfig;
+use plan::hints::{ClusterTopology, Hysteresis, Mechanism};
 use plan::planner::{Planner, ServiceInput};
 use plan::slices::{self, SlicePlan, TriggerTimes, endpoints_equal};
 use plan::subsetting::SliceView;
@@ -108,8 +109,10 @@ impl<'s> SimulatedController<'s> {
         };
         let planner = Planner {
             topology: ClusterTopology::from_nodes(&start.nodes),
-            hints: HintConfig::default(),
-            slices: slices::SliceOptions { subset: start.subset, ..slices::SliceOptions::default() },
+            config: PlanningConfig {
+                slices: slices::SliceOptions { subset: start.subset, ..slices::SliceOptions::WITHOUT_FLAGS },
+                ..PlanningConfig::without_flags()
+            },
             drains: None,
         };
         Self { start, planner, services, churn, now: ChurnSample::default(), slices, named: 0 }

@@ -90,7 +90,7 @@ impl<'s> SimulatedCluster<'s> {
     pub fn watchers(&self, watch_own_zone: bool) -> BTreeMap<SliceView, u64> {
         let mut watchers = BTreeMap::new();
         for node in self.nodes.values().filter(|node| node.ready) {
-            let view = SliceView::of(watch_own_zone, node.zone.as_deref(), FeatureGates::default());
+            let view = SliceView::of(watch_own_zone, node.zone.as_deref(), FeatureGates::ALL);
             *watchers.entry(view).or_default() += 1;
         }
         watchers

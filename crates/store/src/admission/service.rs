@@ -17,7 +17,7 @@ pub(crate) use cluster_ips::check_ip_address;
 pub(crate) use preserve_allocated::preserve_allocated;
 
 /// The ranges of addresses and ports for Services, and the feature gates for their validation.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ServiceRanges {
     pub node_ports: plan::validate::ValidationOptions,
     /// For cluster IPs while there is no default ServiceCIDR.
@@ -25,6 +25,18 @@ pub struct ServiceRanges {
     /// For load balancer addresses; empty if none are allocated here.
     pub load_balancers: Vec<IpNet>,
     pub gates: plan::FeatureGates,
+}
+
+/// Kubernetes' own range of node ports, no range of addresses, all gates on.
+impl Default for ServiceRanges {
+    fn default() -> Self {
+        Self {
+            node_ports: plan::validate::ValidationOptions::default(),
+            cluster_ips: Vec::new(),
+            load_balancers: Vec::new(),
+            gates: plan::FeatureGates::ALL,
+        }
+    }
 }
 
 /// The parameters of an allocation.

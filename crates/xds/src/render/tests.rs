@@ -46,7 +46,7 @@ fn policy(kind: &str, name: &str, spec: Value) -> Value {
 
 fn tiers(snapshot: &Snapshot, routes: &RouteTable, zone: &str) -> Vec<Arc<BackendTable>> {
     let place = ConsumerLocation { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
-    let gates = FeatureGates::default();
+    let gates = FeatureGates::ALL;
     let first = plan::backends::table(snapshot, routes, &place, gates);
     let mut further = [BackendTable::new(place.clone()), BackendTable::new(place.clone())];
     for id in &routes.backends() {

@@ -42,7 +42,7 @@ fn input(settings: &Value, at: SocketAddr, echoes: &[Echo]) -> RenderInput {
     let world = world(settings, echoes);
     let mut input = sidecar_input(&world, "ns", ("client", &Labels::EMPTY), "web", at, &Places::new());
     let place = ConsumerLocation { node: "here".into(), zone: Some("a".into()) };
-    let table = plan::backends::table(&world, &input.routes, &place, FeatureGates::default());
+    let table = plan::backends::table(&world, &input.routes, &place, FeatureGates::ALL);
     assert!(table.backends().all(|backend| backend.mode == "localities"));
     input.tiers = vec![Arc::new(table)];
     input

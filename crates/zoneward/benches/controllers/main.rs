@@ -64,7 +64,7 @@ async fn measure(services: usize) {
     let (start, cpu) = (Instant::now(), process::cpu());
     tokio::spawn(controller::run(
         client.clone(),
-        ControllerConfig::default(),
+        ControllerConfig::new(plan::PlanningConfig::without_flags()),
         ControllerMetrics::default(),
         leading,
         stopped,

@@ -23,7 +23,10 @@ pub fn run() {
     let services =
         std::env::var("ZONEWARD_BENCH_SERVICES").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000);
     let services: usize = services.min(2_000);
-    let mut head = SliceReconciler::new(ReconcilerSettings::default(), ControllerMetrics::default());
+    let mut head = SliceReconciler::new(
+        ReconcilerSettings::from(plan::PlanningConfig::without_flags()),
+        ControllerMetrics::default(),
+    );
     head.lead(now());
     phase_list(&mut head, services);
     phase_plan(&mut head);

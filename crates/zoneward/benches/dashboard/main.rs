@@ -66,7 +66,10 @@ async fn measure(services: usize) {
     let start = Instant::now();
     load::fill(&client, services).await;
     println!("{services} Services: written in {:.1} s", start.elapsed().as_secs_f64());
-    let config = ControllerConfig { traffic: traffic(services), ..ControllerConfig::default() };
+    let config = ControllerConfig {
+        traffic: traffic(services),
+        ..ControllerConfig::new(plan::PlanningConfig::without_flags())
+    };
     let board = config.status.clone();
     let args =
         StatusListenerArgs { status_bind_address: Some("127.0.0.1:0".parse().unwrap()), allow_apply: false };
@@ -76,10 +79,7 @@ async fn measure(services: usize) {
     let (_leading, leads) = watch::channel(true);
     let access = AdminAccessArgs::default();
     let connection = Connection::default();
-    listener
-        .serve(board.clone(), &access, client.clone(), connection, &clock, stopped.clone())
-        .await
-        .unwrap();
+    listener.serve(&config, &access, client.clone(), connection, stopped.clone()).await.unwrap();
     tokio::spawn(controller::run(client, config, ControllerMetrics::default(), leads, stopped));
     until_evaluated(&board).await;
     println!("  evaluated after {:.1} s, {} MB", start.elapsed().as_secs_f64(), process::memory());

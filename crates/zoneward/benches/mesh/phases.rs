@@ -3,7 +3,6 @@
 use cluster::{InformerEvent, ObjectKind};
 use mesh::table_cache::KINDS;
 use mesh::{ProxyIdentity, ProxyRole, TableCache};
-use plan::FeatureGates;
 
 use crate::watched;
 use crate::world::{Shape, gateway, routes};
@@ -16,7 +15,7 @@ pub fn run() {
         node: "n".into(),
         zone: None,
     };
-    let mut state = TableCache::new(FeatureGates::default());
+    let mut state = TableCache::default();
     state.add(consumer);
     let policies = (0..shape.policies)
         .map(|number| InformerEvent::Applied(ObjectKind::GatewayHttpRoute, watched(&shape.policy(number))));

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use cluster::object_name::ObjectName;
 use model::forward::FirstPacket;
 use node::config::flags::{GateList, parse_gates};
+use plan::FeatureGates;
 use plan::dns::{DnsName, DnsQueryType};
 
 use super::{InputArgs, NodeArgs, OutputArgs, RouteArgs};
@@ -75,6 +76,9 @@ pub struct TraceDns {
     /// Domain of the names of Services
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local", value_parser = dns_name)]
     pub cluster_domain: DnsName,
+    /// Feature gates of the machine that asks, such as PreferSameTrafficDistribution=false
+    #[arg(long, value_name = "NAME=BOOL,...")]
+    pub feature_gates: Option<FeatureGates>,
     #[command(flatten)]
     pub input: InputArgs,
     #[command(flatten)]

@@ -112,7 +112,7 @@ async fn control(args: &cli::Controller) -> Result<()> {
     config.ledger = Some(ledger);
     info!(url = status.url(), "serving the dashboard");
     let connection = args.connection.clone();
-    status.serve(config.status.clone(), &args.access, client.clone(), connection, &clock, finished).await?;
+    status.serve(&config, &args.access, client.clone(), connection, finished).await?;
     let slices = controller::run(client.clone(), config, metrics, elector.leading(), stopped.clone());
     tokio::pin!(slices);
     let (accepting, begun) = (elector.leading(), (client.clone(), stopped.clone()));

@@ -159,6 +159,8 @@ pub struct SimulateWhatIf {
     /// Price of cross-zone traffic per GB
     #[arg(long, value_name = "MONEY", value_parser = parse_price, requires = "traffic")]
     pub price: Option<f64>,
+    #[command(flatten)]
+    pub hints: crate::cli::HintFlags,
     /// Evaluate a mechanism for a Service, such as svc/web=Spill; repeatable
     #[arg(long, value_name = "SERVICE=MECHANISM")]
     pub set: Vec<what_if::MechanismOverride>,

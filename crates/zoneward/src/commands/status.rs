@@ -4,7 +4,7 @@
 
 mod checks;
 pub(in crate::commands) mod detail;
-mod leader;
+pub(in crate::commands) mod leader;
 mod local;
 pub mod server;
 mod tables;

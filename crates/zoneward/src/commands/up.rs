@@ -123,7 +123,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
 
     let service_cidrs = args.service_cluster_ip_range.clone();
     let (cluster_ips, load_balancers) = (service_cidrs.clone(), args.load_balancer_range.clone());
-    let gates = args.making.feature_gates;
+    let gates = args.slice_controller().settings.planning.gates;
     let ranges = ServiceRanges { cluster_ips, load_balancers, gates, ..ServiceRanges::default() };
     let mut api = Api::new(Arc::new(engine), ranges, ApiLimits::default());
     if let Some(path) = &args.audit_log_path {
@@ -177,6 +177,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
             client: client.clone(),
             node: cluster::hostname(),
             zone: args.zone.clone(),
+            gates,
             snapshot: None,
             clock: clock.clone(),
             random: random.split(),
@@ -194,8 +195,7 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
         info!(url = status.url(), "serving the dashboard");
         // A viewer's token needs the API over TLS: in this process and on the socket, the client is trusted.
         let connection = Connection { kubeconfig: Some(kubeconfig.clone()), ..Connection::default() };
-        let (board, until) = (config.status.clone(), stopped.clone());
-        status.serve(board, &args.access, client.clone(), connection, &clock, until).await?;
+        status.serve(&config, &args.access, client.clone(), connection, stopped.clone()).await?;
         let random = random.split();
         let started = Controllers::start(
             client.clone(),

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use clap::Parser;
 use serde_json::{Value, json};
-use zoneward::cli::SliceMaking;
+use zoneward::cli::{CoexistFlag, SliceMaking};
 
 use crate::controller::world::{World, config, eventually, items, pod_status};
 
@@ -261,8 +261,8 @@ async fn plan_slices_shows_what_the_controller_writes() {
         planned.sort();
         let mut config = config();
         let making = Flags::parse_from(["controller".to_owned()].iter().chain(&flags)).making;
-        (config.settings.slices, config.settings.hints) =
-            (making.slices(plan::slices::SliceMode::Exclusive), making.hints());
+        config.settings.planning =
+            making.planning(CoexistFlag { coexist: false }, plan::PlanningConfig::without_flags());
         world.start(config);
         let running = &world;
         let (known, planned) = (&known, &planned);

@@ -16,7 +16,7 @@ use faulty::{Dice, Faulty};
 
 fn limits() -> controller::ControllerConfig {
     let mut config = config();
-    config.settings.slices.max_endpoints = 4;
+    config.settings.planning.slices.max_endpoints = 4;
     config
 }
 

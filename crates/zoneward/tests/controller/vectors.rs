@@ -90,7 +90,8 @@ async fn packing(vector: &Value) -> bool {
     }
     let before = versions(&world.slices("test").await);
     let mut config = config();
-    config.settings.slices.max_endpoints = vector["maxEndpointsPerSlice"].as_u64().expect("a limit") as usize;
+    config.settings.planning.slices.max_endpoints =
+        vector["maxEndpointsPerSlice"].as_u64().expect("a limit") as usize;
     world.start(config);
     let wanted = ["creates", "updates", "deletes"].map(|change| expect[change].as_u64().expect("a count"));
     let world = &world;
@@ -153,7 +154,7 @@ async fn auto(vector: &Value) {
     service["metadata"]["annotations"] = json!({"service.kubernetes.io/topology-mode": "Auto"});
     world.put(&service).await;
     let mut config = config();
-    config.settings.slices.max_endpoints = 1000;
+    config.settings.planning.slices.max_endpoints = 1000;
     world.start(config);
     let wanted = if expect["hintsPerZone"].is_null() { json!({}) } else { expect["hintsPerZone"].clone() };
     let (world, wanted) = (&world, &wanted);

@@ -45,7 +45,7 @@ pub fn start_standby(client: &Client, config: ControllerConfig, metrics: &Contro
 }
 
 pub fn config() -> ControllerConfig {
-    ControllerConfig::default()
+    ControllerConfig::new(plan::PlanningConfig::without_flags())
 }
 
 impl World {

@@ -129,18 +129,15 @@ impl World {
                 |from, to| Some(if from == to { 0.0 } else { 0.02 }),
             );
             let traffic = traffic.with_history(move |owner| history.lock().unwrap().ledger.history(owner));
-            let config = ControllerConfig { traffic, ..ControllerConfig::default() };
+            let config =
+                ControllerConfig { traffic, ..ControllerConfig::new(plan::PlanningConfig::without_flags()) };
             let args =
                 StatusListenerArgs { status_bind_address: Some("127.0.0.1:0".parse().unwrap()), allow_apply };
             let listener = StatusListener::bind(&args).await.unwrap();
             let address = listener.address();
-            let board = config.status.clone();
             let access = AdminAccessArgs::default();
             let until = stopped.clone();
-            listener
-                .serve(board, &access, client.clone(), Connection::default(), &clock, until)
-                .await
-                .unwrap();
+            listener.serve(&config, &access, client.clone(), Connection::default(), until).await.unwrap();
             let (leading, leads) = watch::channel(true);
             let running =
                 controller::run(client.clone(), config, ControllerMetrics::default(), leads, stopped);

@@ -52,7 +52,7 @@ impl World {
             pods: Vec::new(),
             slices: Vec::new(),
             trigger: TriggerTimes::default(),
-            options: SliceOptions::default(),
+            options: SliceOptions::WITHOUT_FLAGS,
             nodes: [(node.name.clone(), *node)].into(),
         }
     }

@@ -51,7 +51,7 @@ pub fn listening(request: &Value) -> Listening {
 
 fn input(world: &World, routes: RouteTable, listeners: EnvoyListeners) -> RenderInput {
     let consumer = ConsumerLocation { node: "here".into(), zone: None };
-    let backends = plan::backends::table(&world.snapshot, &routes, &consumer, FeatureGates::default());
+    let backends = plan::backends::table(&world.snapshot, &routes, &consumer, FeatureGates::ALL);
     let pair = |(key, pair): (&ObjectKey, &Pair)| {
         let pair = PemKeyPair { chain: pair.chain.as_bytes().into(), key: pair.key.as_bytes().into() };
         (key.clone(), Arc::new(pair))

@@ -388,9 +388,9 @@ fn desired_slices(
     let stored: Vec<Slice> =
         existing.slices.iter().filter(|slice| is_own(slice, existing)).filter_map(read_slice).collect();
     let topology = ClusterTopology::from_nodes(existing.snapshot.nodes());
-    let namespace = existing.snapshot.namespace(&service.key.namespace);
-    let namespace_default = namespace.and_then(|n| n.default_traffic_distribution.as_ref());
-    let config = hints::HintConfig::default();
+    let namespace_default = existing.snapshot.default_traffic_distribution(&service.key.namespace);
+    // The controller repeats this with its own flags.
+    let config = plan::PlanningConfig::without_flags();
     let mut named = Vec::new();
     for family in spec.families() {
         let mut creates = contents(spec, service, family)?;
@@ -404,6 +404,7 @@ fn desired_slices(
             namespace_default,
             config: &config,
             hysteresis: &hysteresis,
+            with_notices: true,
         };
         let outcome = hints::assign(&input, &mut packing);
         if let Some(why) = outcome.accepted.err().or(outcome.refused) {

@@ -130,7 +130,8 @@ impl Directory {
     fn select(&self, node: &str, (service, number): &ServicePortKey, family: Family) -> Option<Selection> {
         let snapshot = &self.loaded.snapshot;
         let zone = snapshot.node(node).and_then(|node| node.zone.as_deref());
-        let view = NodeView { name: node, zone, gates: FeatureGates::default() };
+        // The gates of other nodes are not known.
+        let view = NodeView { name: node, zone, gates: FeatureGates::ALL };
         let (object, slices) = (snapshot.service(service)?, snapshot.slices(service));
         let selections = select(object, slices, family, &view);
         let selection = selections.into_iter().find(|selection| selection.port.port == *number)?;

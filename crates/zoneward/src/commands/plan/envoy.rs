@@ -53,7 +53,7 @@ fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(
     let zone = zone.or_else(|| snapshot.node(&node).and_then(|node| node.zone.clone()));
     let place = ConsumerLocation { node, zone };
     let ids = routes.table.backends();
-    let gates = FeatureGates::default();
+    let gates = FeatureGates::OF_PROXIES;
     let first = backend_table(snapshot, &routes.table, &place, gates);
     let mut further = [BackendTable::new(place.clone()), BackendTable::new(place.clone())];
     for id in &ids {

@@ -8,13 +8,14 @@ use plan::slices::{self, SlicePlan, TriggerTimes};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanSlices};
+use crate::commands::planning;
 use cluster::input::LoadedObjects;
 use output::{count, notices_text, notices_value, print_text, print_value, render, table};
 
 pub fn run(args: &PlanSlices) -> Result<bool> {
     let mut loaded = LoadedObjects::read(&args.input)?;
-    let planner =
-        Planner::new(&loaded.snapshot, args.making.hints(), args.making.slices(args.coexist.mode()));
+    let base = planning::base(&args.input, &mut loaded.notices);
+    let planner = Planner::new(&loaded.snapshot, args.making.planning(args.coexist, base));
     let mut report = SlicePlanReport::default();
     let mut notices = Vec::new();
     let services = loaded.snapshot.services();
@@ -29,7 +30,7 @@ pub fn run(args: &PlanSlices) -> Result<bool> {
     }
     let orphaned = loaded.snapshot.orphaned_slices().filter(|(key, _)| is_in_namespace(&key.namespace, args));
     for (service, stored) in orphaned {
-        for slice in slices::orphans(stored, planner.slices.mode) {
+        for slice in slices::orphans(stored, planner.config.slices.mode) {
             report.add_orphan(service, slice);
         }
     }

@@ -14,10 +14,12 @@ use std::mem::ManuallyDrop;
 
 use anyhow::{Result, bail};
 use model::{Name, Node, Notice, ObjectRef, Service, Slice, SliceContent};
+use plan::PlanningConfig;
 use plan::slices;
 use sim::what_if::{DemandBasis, WhatIfEvaluator, WhatIfQuery, WhatIfResult};
 
 use super::{DemandBy, ReportFormat, SimulateWhatIf};
+use crate::commands::planning;
 use advice::{Advice, advise};
 use cluster::input::LoadedObjects;
 use cluster::object_name::ObjectName;
@@ -46,8 +48,9 @@ pub(super) fn run(args: &SimulateWhatIf) -> Result<bool> {
         _ => None,
     };
     let demand = demand(args, scrape.as_ref())?;
-    let evaluator = WhatIfEvaluator::new(loaded.snapshot.nodes(), demand.clone());
     let mut notices = loaded.notices.clone();
+    let planning = args.hints.planning(planning::base(&args.input, &mut notices));
+    let evaluator = WhatIfEvaluator::new(loaded.snapshot.nodes(), demand.clone(), &planning);
     if evaluator.shares().is_empty() {
         let message = no_zones(loaded.snapshot.nodes().values());
         notices.push(Notice::new(ObjectRef::new("Node", "", "*"), "NoZones", message));
@@ -58,7 +61,7 @@ pub(super) fn run(args: &SimulateWhatIf) -> Result<bool> {
     notices.extend(services.iter().filter_map(|(service, slices)| skip_notice(service, slices)));
     let kept = services.iter().filter(|(service, slices)| skip_notice(service, slices).is_none());
     let kept: Vec<(&Service, &[Slice])> = kept.map(|(service, slices)| (*service, &**slices)).collect();
-    let evaluated = evaluate_all(&kept, &loaded, &demand, scrape.as_ref(), args);
+    let evaluated = evaluate_all(&kept, &loaded, &demand, &planning, scrape.as_ref(), args);
     match args.format {
         ReportFormat::Table | ReportFormat::Wide => {
             print_text(&(report::text(&evaluated, args) + &notices_text(&notices)))?;
@@ -138,7 +141,7 @@ fn stored_or_planned<'w>(service: &Service, slices: &'w [Slice], loaded: &Loaded
     let trigger = slices::TriggerTimes::default();
     let nodes = loaded.snapshot.nodes();
     let input = slices::SliceInput { service, pods: &pods, nodes, slices, trigger: &trigger };
-    let planned = slices::plan(&input, &slices::SliceOptions::default(), |_, _| {});
+    let planned = slices::plan(&input, &slices::SliceOptions::WITHOUT_FLAGS, |_, _| {});
     let slice = |(at, content): (usize, SliceContent)| {
         Slice::owned_by(service, &format!("{}-{at}", service.key.name), content)
     };
@@ -162,6 +165,7 @@ fn evaluate_all<'w>(
     services: &[(&'w Service, &'w [Slice])],
     loaded: &'w LoadedObjects,
     demand: &DemandBasis,
+    planning: &PlanningConfig,
     scrape: Option<&Scrape>,
     args: &SimulateWhatIf,
 ) -> Vec<EvaluatedService<'w>> {
@@ -169,8 +173,7 @@ fn evaluate_all<'w>(
         let namespace = args.input.namespace.as_deref();
         let scalings = args.scale.iter().filter(|s| s.service.matches(&service.key, namespace));
         let scale: Vec<(Name, i64)> = scalings.map(|s| (Name::new(&s.zone), s.by)).collect();
-        let default = loaded.snapshot.namespace(&service.key.namespace);
-        let namespace_default = default.and_then(|n| n.default_traffic_distribution.as_ref());
+        let namespace_default = loaded.snapshot.default_traffic_distribution(&service.key.namespace);
         let seen = scrape.and_then(|scrape| scrape.service(&service.key));
         let from_zones: Option<BTreeMap<Name, f64>> =
             seen.filter(|_| args.demand == DemandBy::Measured).map(|seen| seen.by_zone());
@@ -194,7 +197,8 @@ fn evaluate_all<'w>(
             measured_in_zone: seen.and_then(|seen| seen.in_zone()),
         }
     };
-    in_parallel(services, || WhatIfEvaluator::new(loaded.snapshot.nodes(), demand.clone()), one)
+    let evaluator = || WhatIfEvaluator::new(loaded.snapshot.nodes(), demand.clone(), planning);
+    in_parallel(services, evaluator, one)
 }
 
 /// Maps all items in order, with one thread per CPU and a context per thread.

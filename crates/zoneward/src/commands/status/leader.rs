@@ -11,9 +11,12 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use model::annotation;
+use plan::PlanningConfig;
 use plan::status::StatusReport;
+use serde::Deserialize;
 
 use super::StatusTarget;
+use super::server::{CONFIGURATION_PATH, PLANNING};
 use crate::commands::loopback::{HttpSession, forward};
 
 const LEASE_NAME: &str = "zoneward-controller";
@@ -23,13 +26,18 @@ const LISTENER: &str = "the status listener";
 const START_ONE: &str = "start `zoneward controller` or `zoneward up`, or name its Lease with --lease";
 
 /// Where reports come from.
-pub(super) struct StatusServer {
+pub(in crate::commands) struct StatusServer {
     client: Client,
     lease: Option<(String, String)>,
     server: Option<SocketAddr>,
 }
 
 impl StatusServer {
+    /// That of the leading controller, found by its Lease.
+    pub fn of_leader(client: Client) -> Self {
+        Self { client, lease: None, server: None }
+    }
+
     pub fn new(client: Client, target: &StatusTarget) -> Result<Self> {
         let lease = match &target.lease {
             None => None,
@@ -62,6 +70,15 @@ impl StatusServer {
         let body = body.await.context("the leading controller did not answer within 20 s")??;
         serde_json::from_slice(&body)
             .context("reading the report of the leading controller: is it another version?")
+    }
+
+    /// The configuration that the leader decides with.
+    pub async fn planning(&self) -> Result<PlanningConfig> {
+        let body = tokio::time::timeout(TIMEOUT, self.get(CONFIGURATION_PATH));
+        let body = body.await.context("the leading controller did not answer within 20 s")??;
+        let read = serde_json::from_slice(&body)
+            .and_then(|mut value: serde_json::Value| PlanningConfig::deserialize(value[PLANNING].take()));
+        read.context("reading the configuration of the leading controller: is it another version?")
     }
 
     async fn get(&self, path: &str) -> Result<Bytes> {

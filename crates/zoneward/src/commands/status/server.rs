@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use clock::Clock;
 use cluster::Connection;
 use cluster::admin_server::access::AdminAccessArgs;
 use cluster::admin_server::{self, AdminPage, AdminRoutes};
-use controller::{StatusBoard, StatusQuery, StatusUnavailable};
+use controller::{ControllerConfig, StatusBoard, StatusQuery, StatusUnavailable};
 use http::StatusCode;
 use kube::Client;
 use serde_json::json;
@@ -21,6 +20,9 @@ use crate::commands::dashboard::Dashboard;
 
 /// The default address.
 const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_273);
+/// Where the configuration of the controller is, and its key there.
+pub(super) const CONFIGURATION_PATH: &str = "/configz";
+pub(super) const PLANNING: &str = "planning.zoneward.dev";
 /// What the ledger keeps.
 const MAX_WINDOW: u64 = 24 * 3_600;
 
@@ -71,21 +73,25 @@ impl StatusListener {
         self.address.ip().to_canonical().is_loopback()
     }
 
-    /// Serves until `stop` is true. `connection` leads to the API for changes with the token of a viewer.
+    /// Serves the reports and the configuration of a controller until `stop` is true. `connection` leads to the API for changes
+    /// with the token of a viewer.
     pub async fn serve(
         self,
-        board: StatusBoard,
+        controller: &ControllerConfig,
         access: &AdminAccessArgs,
         client: Client,
         connection: Connection,
-        clock: &Clock,
         stop: watch::Receiver<bool>,
     ) -> Result<()> {
+        let (board, clock) = (controller.status.clone(), &controller.clock);
         let on_loopback = self.is_loopback();
         let access = access.access(self.address, Some(client.clone()), clock)?;
         let connection = Some(connection).filter(|_| self.allow_apply);
         let dashboard = Dashboard::start(board, client, connection, on_loopback, clock.clone(), stop.clone());
-        let routes = AdminRoutes::default().requests(move |request| dashboard.clone().respond(request));
+        let configuration = json!({ PLANNING: controller.settings.planning });
+        let routes = AdminRoutes::default()
+            .page(CONFIGURATION_PATH, move |_| AdminPage::json(StatusCode::OK, &configuration))
+            .requests(move |request| dashboard.clone().respond(request));
         tokio::spawn(admin_server::serve(self.listener, routes.with_access(access), stop));
         Ok(())
     }

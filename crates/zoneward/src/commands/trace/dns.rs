@@ -24,7 +24,7 @@ pub fn run(args: &TraceDns) -> Result<bool> {
         node: NodeView {
             name: args.from_node.as_deref().unwrap_or_default(),
             zone,
-            gates: FeatureGates::default(),
+            gates: args.feature_gates.unwrap_or(FeatureGates::ALL),
         },
         servers: &[],
         serial: 1,

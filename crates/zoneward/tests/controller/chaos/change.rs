@@ -98,7 +98,7 @@ pub async fn check_plan(world: &World) -> Result<(), String> {
         }
     }
     let settings = limits().settings;
-    let planner = Planner::new(&snapshot, settings.hints, settings.slices);
+    let planner = Planner::new(&snapshot, settings.planning);
     for (service, slices) in snapshot.services() {
         let memory = |family| Hysteresis::from_slices(family, slices);
         let (plan, _) = planner.plan(&snapshot, service, slices, &TriggerTimes::default(), memory);
