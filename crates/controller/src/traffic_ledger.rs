@@ -10,9 +10,9 @@ use clock::Clock;
 use cluster::admin_server::{AdminPage, AdminPost, AdminRoutes, ReviewedUser};
 use cluster::ledger_client;
 use http::StatusCode;
+use model::ProxyUser;
 use model::{Name, Node, ObjectKey, Snapshot};
 use plan::gateway_api::{EnvoyPortReport, UnboundPort, UnboundPorts};
-use plan::join::ProxyUser;
 use plan::ledger::{
     PodZones, PriceTable, ReportedProxy, TrafficCost, TrafficLedger, TrafficReply, TrafficReport,
     TrafficSums, proxy_addresses,

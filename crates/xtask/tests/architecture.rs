@@ -14,21 +14,23 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("listener", &[]),
     ("model", &[]),
     ("plan", &["model"]),
+    ("apimachinery", &["model", "plan"]),
     ("dataplane", &["model"]),
     ("proxy", &["clock", "listener", "model"]),
     ("xds", &["listener", "model"]),
-    ("store", &["clock", "listener", "model", "plan"]),
+    ("store", &["apimachinery", "clock", "listener", "model", "plan"]),
     ("sim", &["model", "plan"]),
     ("output", &["model"]),
     ("dashboard", &["output", "plan"]),
     ("cluster", &["clock", "listener", "model", "plan", "store"]),
     ("node", &["clock", "cluster", "dataplane", "listener", "model", "plan"]),
-    ("controller", &["clock", "cluster", "model", "output", "plan"]),
+    ("controller", &["apimachinery", "clock", "cluster", "model", "output", "plan"]),
     ("mesh", &["clock", "cluster", "dataplane", "model", "output", "plan", "proxy", "xds"]),
     ("demo", &["clock", "cluster", "model", "output", "plan"]),
     (
         "zoneward",
         &[
+            "apimachinery",
             "clock",
             "cluster",
             "controller",
@@ -57,7 +59,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that decide and therefore touch nothing.
-const PURE: &[&str] = &["model", "plan"];
+const PURE: &[&str] = &["apimachinery", "model", "plan"];
 
 /// What would let the world, time or chance into a decision.
 const IMPURE_CRATES: &[&str] = &["tokio", "kube", "rand", "hyper", "reqwest", "chrono"];

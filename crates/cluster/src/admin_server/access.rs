@@ -149,9 +149,10 @@ pub struct ReviewedUser {
 }
 
 impl ReviewedUser {
-    /// Whether it is a machine or an L7 proxy of one, whose credential ends at once with its Node (`plan::join`): `kubectl delete node`.
+    /// Whether it is a machine or an L7 proxy of one, whose credential ends at once with its Node:
+    /// `kubectl delete node`.
     fn is_machine(&self) -> bool {
-        self.name.starts_with("system:node:") || plan::join::ProxyUser::of_name(&self.name).is_some()
+        self.name.starts_with("system:node:") || model::ProxyUser::of_name(&self.name).is_some()
     }
 }
 

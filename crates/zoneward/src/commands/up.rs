@@ -20,12 +20,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use apimachinery::audit_policy::AuditPolicy;
 use clock::Clock;
 use ipnet::IpNet;
 use kube::Client;
 use model::annotation;
 use model::random::Random;
-use plan::audit_policy::AuditPolicy;
 use plan::gateway_api::AssignedAddresses;
 use plan::health_checks::CheckScope;
 use prometheus_client::registry::Registry;

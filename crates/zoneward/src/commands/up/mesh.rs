@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clock::Clock;
 use kube::Client;
+use model::ProxyUser;
 use model::gateway_api::{CONTROLLER, CertificateKind};
 use model::random::Random;
 use model::{Name, ObjectKey};
 use plan::gateway_api::{
     AssignedAddresses, AttachedRoutes, MachineAddresses, StatusPlanner, machine_addresses,
 };
-use plan::join::ProxyUser;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};

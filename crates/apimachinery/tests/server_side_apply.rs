@@ -5,7 +5,7 @@ mod pruned;
 
 use std::borrow::Cow;
 
-use plan::managed_fields::{
+use apimachinery::managed_fields::{
     ApiVersions, ApplyConflict, ApplyRefusal, ApplyRequest, FieldSchema, FieldSet, FieldWrite, ManagedFields,
 };
 use pruned::pruned;
@@ -30,7 +30,7 @@ impl Widgets {
         let meta = json!({"type": "object", "properties": {"name": text, "namespace": text, "labels": texts,
             "annotations": texts, "finalizers": {"type": "array", "items": text}}});
         let mut definitions = Map::from_iter([(META.to_owned(), meta)]);
-        plan::managed_fields::annotate(&mut definitions);
+        apimachinery::managed_fields::annotate(&mut definitions);
         Self { schema, definitions }
     }
 }

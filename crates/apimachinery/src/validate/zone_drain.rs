@@ -6,7 +6,7 @@ use model::json;
 use super::Admission;
 use super::meta::{self, Naming};
 use super::syntax::dns_subdomain;
-use crate::drain::ZoneDrain;
+use plan::drain::ZoneDrain;
 
 pub(super) fn check(admission: &Admission, errors: &mut FieldErrors) {
     meta::check(admission, &Naming { rule: dns_subdomain, namespaced: false, generated: true }, errors);

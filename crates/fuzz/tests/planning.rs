@@ -1,6 +1,6 @@
-//! No input panics: good objects are broken at random, parsed, and everything is planned on what is left.
+//! No object panics: good objects are broken at random, parsed, and everything is planned on what is left.
 //!
-//! `cargo test` runs it for ten seconds, `cargo xtask soak fuzz --seconds N` for longer. A failure names its
+//! `cargo test` runs it for ten seconds, `cargo xtask soak no_input_panics --seconds N` for longer. A failure names its
 //! round; `ZONEWARD_FUZZ_ROUND=N` runs that one alone.
 
 mod corpus;
@@ -9,13 +9,13 @@ mod mutate;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use apimachinery::cluster_ips;
 use model::backend::ConsumerLocation;
 use model::gateway_api::CONTROLLER;
 use model::random::Random;
 use model::route::{Arrival, EdgeSettings, Routing, Scheme, rule_value};
 use model::{Family, Interner, Notice, Object, Service, Snapshot, parse, write};
 use plan::FeatureGates;
-use plan::cluster_ips;
 use plan::forward::{self, NodeConfig, ProxySettings};
 use plan::gateway_api::{
     ArrivingRequest, AssignedAddresses, UnboundPorts, gateway_table, statuses, trace_at_gateway,
@@ -62,8 +62,8 @@ fn run(round: u64) {
         assert!(!notice.message.is_empty() && !notice.object.name.is_empty(), "{notice:?}");
     }
     for value in &values {
-        plan::validate::validate(value);
-        plan::validate::validate_update(value, &values[random.below(values.len())]);
+        apimachinery::validate::validate(value);
+        apimachinery::validate::validate_update(value, &values[random.below(values.len())]);
     }
     for (service, _) in snapshot.services() {
         plan_one(&snapshot, service, &mut random);

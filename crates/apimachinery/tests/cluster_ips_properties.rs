@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use apimachinery::cluster_ips::{
+    self, AddressInput, AddressPlan, ClusterFamilies, IpAllocator, IpPool, IpRange,
+};
 use ipnet::IpNet;
 use model::parse::{self, Object};
 use model::{ClusterIps, Family, Interner, IpAddress, Service, ServiceCidr, ServiceKey, Timestamp};
-use plan::cluster_ips::{self, AddressInput, AddressPlan, ClusterFamilies, IpAllocator, IpPool, IpRange};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Validation of the cases of the vectors and of arbitrary JSON.
 
-use plan::validate::{is_known, validate, validate_update};
+use apimachinery::validate::{is_known, validate, validate_update};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -186,7 +186,7 @@ fn spoilt() -> impl Strategy<Value = (Value, Value)> {
     })
 }
 
-fn check_violations(violations: &[plan::validate::Violation]) {
+fn check_violations(violations: &[apimachinery::validate::Violation]) {
     for violation in violations {
         assert!(!violation.field.is_empty() && !violation.reason.is_empty(), "{violation:?}");
         assert!(violation.reason.len() < 2_000, "{violation:?}");
@@ -213,4 +213,22 @@ proptest! {
             check_violations(&validate(&value));
         }
     }
+}
+
+/// The cases of vectors/l7-routing.json that admission refuses.
+#[test]
+fn what_the_l7_cases_refuse_is_refused_by_field() {
+    let file: Value = serde_json::from_str(include_str!("../../../vectors/l7-routing.json")).unwrap();
+    let cases = file["cases"].as_array().unwrap().iter().filter(|case| case["kind"] == "validation");
+    let mut count = 0;
+    for case in cases {
+        let resource = &case["resource"];
+        let object = json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": resource["type"],
+            "metadata": {"name": resource["name"], "namespace": "default"}, "spec": resource["spec"]});
+        let fields: Vec<String> = validate(&object).into_iter().map(|violation| violation.field).collect();
+        let wanted: Vec<&str> = case["violation_path"].as_str().into_iter().collect();
+        assert_eq!(fields, wanted, "{}", case["id"]);
+        count += 1;
+    }
+    assert!(count > 0, "the file has cases of validation");
 }

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use model::parse::{self, Object};
-use model::{Family, Interner, IpAddress, Name, Service, ServiceCidr, ServiceKey, Timestamp};
-use plan::cluster_ips::{
+use apimachinery::cluster_ips::{
     self, AddressInput, AddressPlan, AllocateError, CidrAction, IpAddressRepair, IpAllocator, IpPool, IpRange,
 };
-use plan::validate::{validate, validate_update};
+use apimachinery::validate::{validate, validate_update};
+use model::parse::{self, Object};
+use model::{Family, Interner, IpAddress, Name, Service, ServiceCidr, ServiceKey, Timestamp};
 use serde_json::{Value, json};
 
 #[test]

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plan::rbac::{
+use apimachinery::rbac::{
     AUTHENTICATED, AccessAttributes, EscalationError, GROUP, PolicyRule, RbacPolicy, RbacWrite,
     ResourceAttributes, UserInfo, aggregated_rules, authorize, bootstrap_objects, check_escalation, compact,
     extra_key, impersonate, reconciled, rules_for, uncovered,
 };
-use plan::service_account::{LiveObject, TokenConfig, TokenRequestError, check_claims, plan_token};
+use apimachinery::service_account::{LiveObject, TokenConfig, TokenRequestError, check_claims, plan_token};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -126,8 +126,8 @@ fn roles_and_bindings_are_valid_as_in_kubernetes() {
         let id = case["id"].as_str().unwrap();
         let object = defaulted(case["object"].clone());
         let found = match case.get("old") {
-            Some(old) => plan::validate::validate_update(&defaulted(old.clone()), &object),
-            None => plan::validate::validate(&object),
+            Some(old) => apimachinery::validate::validate_update(&defaulted(old.clone()), &object),
+            None => apimachinery::validate::validate(&object),
         };
         if id == "up-role-binding-zero-length-namespace" {
             // A manifest may leave its namespace to kubectl; that the API stores no such object is a test of the API.
@@ -345,7 +345,7 @@ fn check_token(case: &Value) {
 fn bootstrap_objects_are_valid_stay_as_they_are_and_get_what_they_miss() {
     let objects = settled();
     for object in &objects {
-        assert_eq!(plan::validate::validate(object), [], "{object}");
+        assert_eq!(apimachinery::validate::validate(object), [], "{object}");
         assert_eq!(reconciled(object, object), None, "{object}");
     }
     let wanted = objects.iter().find(|object| object["metadata"]["name"] == "system:basic-user").unwrap();

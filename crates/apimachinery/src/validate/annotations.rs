@@ -9,11 +9,11 @@ use model::{Name, Object, Service, annotation, parse, suggestion};
 use serde_json::{Map, Value, json};
 
 use super::group_and_version;
-use crate::FeatureGates;
-use crate::capacity::{parse_capacity, parse_slow_start};
-use crate::hints::{Mechanism, TrafficDistributionDefaults, choose, event_reason};
-use crate::spill::SpillDemandMode;
 use model::field::FieldErrors;
+use plan::FeatureGates;
+use plan::capacity::{parse_capacity, parse_slow_start};
+use plan::hints::{Mechanism, TrafficDistributionDefaults, choose, event_reason};
+use plan::spill::SpillDemandMode;
 
 const OWN_PREFIX: &str = "zoneward.dev/";
 const READ_FROM_NAMESPACES: &[&str] = &[annotation::DEFAULT_TRAFFIC_DISTRIBUTION];

@@ -9,6 +9,7 @@
 mod node_writes;
 mod proxies;
 
+use model::ProxyUser;
 use serde_json::{Value, json};
 
 use crate::rbac::{AUTHENTICATED, UserInfo};
@@ -16,8 +17,8 @@ use crate::service_account::FindObject;
 
 pub use node_writes::{NodeWrite, check_node_write};
 pub use proxies::{
-    AllowedProxies, GATEWAYS_PATH, GATEWAYS_ROLE, JOINED_PROXIES, PROXIES, ProxyKind, ProxyUser,
-    SIDECARS_PATH, SIDECARS_ROLE, bound_node,
+    AllowedProxies, GATEWAYS_PATH, GATEWAYS_ROLE, JOINED_PROXIES, PROXIES, SIDECARS_PATH, SIDECARS_ROLE,
+    bound_node, proxy_claims, proxy_on_node,
 };
 
 /// The group of machines that present a token, as in Kubernetes.
@@ -196,7 +197,7 @@ impl NodeIdentity {
         let own = self.user();
         match own.name == subject {
             true => Some(own),
-            false => ProxyUser::of_name(subject).map(|proxy| proxy.user(self)),
+            false => ProxyUser::of_name(subject).map(|proxy| proxy_on_node(&proxy, self)),
         }
     }
 
@@ -335,11 +336,11 @@ mod tests {
         let late = 1_000 + CREDENTIAL_SECONDS + LEEWAY + 1;
         assert!(check(&live("u", None), late).unwrap_err().contains("has expired"));
         let edge = ProxyUser::gateway("shop", "edge");
-        let claims_of_proxy = edge.claims(claims.clone());
+        let claims_of_proxy = proxy_claims(&edge, claims.clone());
         let check_proxy = |find: FindObject<'_>| {
             check_node_claims(&claims_of_proxy, ISSUER, &audiences(), 1_000, find).map(|(user, _)| user)
         };
-        assert_eq!(check_proxy(&live("u", None)), Ok(edge.user(&node())));
+        assert_eq!(check_proxy(&live("u", None)), Ok(proxy_on_node(&edge, &node())));
         assert!(check_proxy(&live("other", None)).unwrap_err().contains("box-2 is revoked"));
         let elsewhere = check_node_claims(&claims, ISSUER, &["x".to_owned()], 1_000, &live("u", None));
         assert!(elsewhere.is_err());

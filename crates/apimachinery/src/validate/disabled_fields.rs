@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::FieldErrorType;
-use crate::feature_gates::FeatureGates;
+use plan::feature_gates::FeatureGates;
 
 /// Drops disabled fields from a new object or from an update of `old` (KEP-4444; seed 002 for hints).
 pub fn drop_disabled(gates: &FeatureGates, old: Option<&Value>, new: &mut Value) {

@@ -145,7 +145,7 @@ pub fn without_effect(object: &Value) -> Vec<Violation> {
         return Vec::new();
     }
     let reading = mesh_object(object, &mut Interner::default());
-    let notices = reading.object.as_ref().map(crate::routes::never_matching).unwrap_or_default();
+    let notices = reading.object.as_ref().map(plan::routes::never_matching).unwrap_or_default();
     let warning = |notice: model::Notice| Violation {
         object: notice.object,
         field: notice.message.split(' ').next().unwrap_or_default().to_owned(),
