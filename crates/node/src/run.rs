@@ -21,11 +21,11 @@ use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::{NftablesBackend, list_chains};
 use http::StatusCode;
 
+use crate::offline_start::OfflineStart;
 use kube::Client;
 use model::random::Random;
 use model::{GoDuration, Notice};
 use plan::ledger::ZoneLookup;
-use plan::offline_start::OfflineStart;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;

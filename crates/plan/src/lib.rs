@@ -15,16 +15,12 @@
 //! | L7 routes and backends | [`routes`], [`backends`]; attachment and statuses of the Gateway API: [`gateway_api`] |
 //! | what each mechanism would do for a Service, and which to use | [`what_if`] |
 //! | what is measured beside what is planned, and what to change | [`status`] |
-//! | what a node serves that starts while the API is away | [`offline_start`] |
 //! | feature gates | [`feature_gates`] |
-//! | when backups are due, and which expire | [`backups`] |
-//! | when exposed processes are checked, and whether they are ready | [`health_checks`] |
 //! | traffic by Service and zone, and what it costs | [`ledger`] |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod backends;
-pub mod backups;
 pub mod capacity;
 mod condition_status;
 pub mod dns;
@@ -32,10 +28,8 @@ pub mod drain;
 pub mod feature_gates;
 pub mod forward;
 pub mod gateway_api;
-pub mod health_checks;
 pub mod hints;
 pub mod ledger;
-pub mod offline_start;
 pub mod planner;
 pub mod regions;
 pub mod routes;

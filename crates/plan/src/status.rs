@@ -12,6 +12,7 @@
 pub mod convergence;
 mod detail;
 mod even_spread;
+mod health_checks;
 mod nodes;
 mod object_age;
 mod observed;
@@ -24,7 +25,6 @@ use std::collections::BTreeMap;
 use model::{Labels, Name, Service, ServiceKey, Slice, annotation};
 use serde::{Deserialize, Serialize};
 
-use crate::health_checks::HealthCheckStatus;
 use crate::hints::Mechanism;
 use crate::hints::conditions::{ACCEPTED, HONORED, PROGRAMMED};
 use crate::ledger::{TrafficOwner, TrafficRow, TrafficSums, ZonePairTraffic};
@@ -36,6 +36,7 @@ pub use detail::{
     CanaryShare, DetailReason, ServiceDetail, SpillDemandStatus, SpillZoneStatus, StatusCondition,
     StatusEvent, SuspectedNodeStatus, ZoneFlow, ZoneRow, detail,
 };
+pub use health_checks::{HealthCheckStatus, NotReadyEndpoint};
 pub use nodes::{NodeReportState, NodeState, NodeStatus};
 pub use object_age::{ObjectAge, PastOutage};
 pub use observed::{

@@ -50,7 +50,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("fuzz", &["dataplane", "model", "plan", "proxy", "store"]),
     (
-        "plane",
+        "fleet",
         &["clock", "cluster", "controller", "dataplane", "mesh", "model", "node", "plan", "store", "xds"],
     ),
     ("toolbox", &[]),

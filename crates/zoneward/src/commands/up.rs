@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::health_checks::readiness::CheckScope;
 use anyhow::{Context, Result, bail};
 use apimachinery::audit_policy::AuditPolicy;
 use clock::Clock;
@@ -27,7 +28,6 @@ use kube::Client;
 use model::annotation;
 use model::random::Random;
 use plan::gateway_api::AssignedAddresses;
-use plan::health_checks::CheckScope;
 use prometheus_client::registry::Registry;
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits};

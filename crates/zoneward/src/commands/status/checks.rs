@@ -1,9 +1,10 @@
 //! Health checks of exposed processes, which their EndpointSlices tell.
 
+use crate::health_checks::readiness::statuses;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use model::annotation;
-use plan::health_checks::{HealthCheckStatus, statuses};
+use plan::status::HealthCheckStatus;
 use plan::status::StatusReport;
 
 use super::tables::{columns, paragraph};

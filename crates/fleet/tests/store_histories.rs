@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use plane::store_histories::{HistoryOptions, HistoryReport, StoreSabotage, run};
+use fleet::store_histories::{HistoryOptions, HistoryReport, StoreSabotage, run};
 
 fn assert_linearizable(report: &HistoryReport) {
     let HistoryReport { options, broken, story, .. } = report;

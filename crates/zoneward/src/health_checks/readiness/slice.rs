@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use model::annotation::{self, HEALTH_CHECK, NOT_READY};
-use serde::{Deserialize, Serialize};
+use plan::status::{HealthCheckStatus, NotReadyEndpoint};
 use serde_json::{Map, Value, json};
 
 use super::{EndpointCheck, EndpointHealth};
@@ -101,30 +101,6 @@ fn set_reasons(slice: &mut Value, reasons: &BTreeMap<String, String>) {
     }
     let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
     annotations[NOT_READY] = json!(json!(reasons).to_string());
-}
-
-/// The checks of a Service, as `zoneward status` shows them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct HealthCheckStatus {
-    pub namespace: String,
-    pub name: String,
-    /// Such as `http:/healthz`.
-    pub check: String,
-    pub ready: usize,
-    pub endpoints: usize,
-    /// By address.
-    pub not_ready: Vec<NotReadyEndpoint>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct NotReadyEndpoint {
-    /// IP and port.
-    pub address: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
-    pub reason: String,
 }
 
 /// The checks in these slices, by Service and check. Malformed ones are left out: the machine that would run them logs it.

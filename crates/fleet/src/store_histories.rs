@@ -1,5 +1,5 @@
 //! Concurrent clients of the embedded API behind the faults of the simulated network and disk; what they asked and what
-//! they were answered is their history. Nothing else of the plane runs.
+//! they were answered is their history. Nothing else of the fleet runs.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! The whole plane in one deterministic simulation: store, controllers with leader election, and nodes on fake kernels,
+//! The whole fleet in one deterministic simulation: store, controllers with leader election, and nodes on fake kernels,
 //! in one process, on one thread, with simulated time, disk, network and crashes.
 //!
 //! ```text

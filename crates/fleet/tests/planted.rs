@@ -3,9 +3,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use fleet::soak::shortest_prefix;
+use fleet::{Options, RunReport, Sabotage, Simulation};
 use model::plant::{PlantedBug, plant};
-use plane::soak::shortest_prefix;
-use plane::{Options, RunReport, Sabotage, Simulation};
 
 /// One bug at a time is planted in a process.
 static PLANTED: Mutex<()> = Mutex::new(());

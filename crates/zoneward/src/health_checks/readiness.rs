@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use schedule::{CheckSchedule, CheckTarget};
-pub use slice::{CheckedEndpoint, CheckedSlice, HealthCheckStatus, NotReadyEndpoint, statuses, with_health};
+pub use slice::{CheckedEndpoint, CheckedSlice, statuses, with_health};
 
 /// Longest reason, in characters.
 const MAX_REASON: usize = 160;

@@ -1,14 +1,14 @@
-//! `cargo xtask soak plane`: runs seeds of the simulated plane for some minutes, or one of them.
+//! `cargo xtask soak fleet`: runs seeds of the simulated fleet for some minutes, or one of them.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use plane::soak::{failure, kept_failure, run_seeds};
-use plane::{Options, RunReport, Simulation};
+use fleet::soak::{failure, kept_failure, run_seeds};
+use fleet::{Options, RunReport, Simulation};
 
-const HELP: &str = "plane [--seed N] [--minutes M] [--seeds K] [--keep-going]   runs seeds from N on
-plane --plant BUG [--seed N] [--seeds K]   the same with a planted bug, in a build with feature plant
-plane --seed N --once [--fault-ms T] [--trace] [--hour] [--twice]   runs one seed, and prints its events with --trace";
+const HELP: &str = "fleet [--seed N] [--minutes M] [--seeds K] [--keep-going]   runs seeds from N on
+fleet --plant BUG [--seed N] [--seeds K]   the same with a planted bug, in a build with feature plant
+fleet --seed N --once [--fault-ms T] [--trace] [--hour] [--twice]   runs one seed, and prints its events with --trace";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();

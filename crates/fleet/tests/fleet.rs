@@ -1,16 +1,16 @@
-//! Runs of the simulated plane.
+//! Runs of the simulated fleet.
 
 use std::process::Command;
 use std::time::Duration;
 
-use plane::soak::{failure, regressions, run_seeds};
-use plane::{Options, Simulation};
+use fleet::soak::{failure, regressions, run_seeds};
+use fleet::{Options, Simulation};
 
 /// Events and hash of a run in a process of its own.
 fn run_in_process(seed: &str) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_plane"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fleet"));
     let output =
-        command.args(["--seed", seed, "--once", "--fault-ms", "10000"]).output().expect("the program plane");
+        command.args(["--seed", seed, "--once", "--fault-ms", "10000"]).output().expect("the program fleet");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text.lines().find(|line| line.contains(" events, hash ")).unwrap_or_else(|| panic!("{text}"));
     line.split(" in ").next().unwrap_or_default().to_owned()
@@ -44,8 +44,8 @@ fn runs_that_failed_once_pass() {
 /// found within half a minute here.
 #[cfg(debug_assertions)]
 mod planted_bugs {
+    use fleet::{Options, Simulation};
     use model::plant::{PlantedBug, plant};
-    use plane::{Options, Simulation};
 
     fn assert_found(bug: PlantedBug, seed: u64) {
         plant(Some(bug));
@@ -72,7 +72,7 @@ mod planted_bugs {
     }
 }
 
-/// The first seeds. Fresh ones are for `cargo xtask soak plane`: some take two minutes here. ZONEWARD_SEED replays a run.
+/// The first seeds. Fresh ones are for `cargo xtask soak fleet`: some take two minutes here. ZONEWARD_SEED replays a run.
 #[test]
 fn soak_plane_keeps_its_invariants() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
