@@ -176,13 +176,13 @@ enum ValidatedKind {
     Namespace,
     ServiceCidr,
     IpAddress,
-    HttpRoute,
-    GatewayHttpRoute,
-    TcpRoute,
-    Gateway,
+    MeshHttpRoute,
+    MeshGatewayHttpRoute,
+    MeshTcpRoute,
+    MeshGateway,
     ZoneDrain,
-    LoadBalancing,
-    RouteFilter,
+    MeshLoadBalancing,
+    MeshRouteFilter,
     Role,
     ClusterRole,
     RoleBinding,
@@ -201,13 +201,13 @@ impl ValidatedKind {
             ("discovery.k8s.io", "EndpointSlice") => Some(Self::EndpointSlice),
             ("networking.k8s.io", "ServiceCIDR") => Some(Self::ServiceCidr),
             ("networking.k8s.io", "IPAddress") => Some(Self::IpAddress),
-            (GROUP, "MeshHTTPRoute") => Some(Self::HttpRoute),
-            (GROUP, "MeshGatewayHTTPRoute") => Some(Self::GatewayHttpRoute),
-            (GROUP, "MeshTCPRoute") => Some(Self::TcpRoute),
-            (GROUP, "MeshGateway") => Some(Self::Gateway),
+            (GROUP, "MeshHTTPRoute") => Some(Self::MeshHttpRoute),
+            (GROUP, "MeshGatewayHTTPRoute") => Some(Self::MeshGatewayHttpRoute),
+            (GROUP, "MeshTCPRoute") => Some(Self::MeshTcpRoute),
+            (GROUP, "MeshGateway") => Some(Self::MeshGateway),
             (GROUP, "ZoneDrain") => Some(Self::ZoneDrain),
-            (GROUP, "MeshLoadBalancing") => Some(Self::LoadBalancing),
-            (GROUP, "MeshRouteFilter") => Some(Self::RouteFilter),
+            (GROUP, "MeshLoadBalancing") => Some(Self::MeshLoadBalancing),
+            (GROUP, "MeshRouteFilter") => Some(Self::MeshRouteFilter),
             (crate::rbac::GROUP, "Role") => Some(Self::Role),
             (crate::rbac::GROUP, "ClusterRole") => Some(Self::ClusterRole),
             (crate::rbac::GROUP, "RoleBinding") => Some(Self::RoleBinding),
@@ -225,13 +225,13 @@ impl ValidatedKind {
             Self::Namespace => "Namespace",
             Self::ServiceCidr => "ServiceCIDR",
             Self::IpAddress => "IPAddress",
-            Self::HttpRoute => "MeshHTTPRoute",
-            Self::GatewayHttpRoute => "MeshGatewayHTTPRoute",
-            Self::TcpRoute => "MeshTCPRoute",
-            Self::Gateway => "MeshGateway",
+            Self::MeshHttpRoute => "MeshHTTPRoute",
+            Self::MeshGatewayHttpRoute => "MeshGatewayHTTPRoute",
+            Self::MeshTcpRoute => "MeshTCPRoute",
+            Self::MeshGateway => "MeshGateway",
             Self::ZoneDrain => "ZoneDrain",
-            Self::LoadBalancing => "MeshLoadBalancing",
-            Self::RouteFilter => "MeshRouteFilter",
+            Self::MeshLoadBalancing => "MeshLoadBalancing",
+            Self::MeshRouteFilter => "MeshRouteFilter",
             Self::Role => "Role",
             Self::ClusterRole => "ClusterRole",
             Self::RoleBinding => "RoleBinding",
@@ -245,12 +245,12 @@ impl ValidatedKind {
             Self::Service | Self::Pod | Self::Node | Self::Namespace => &["v1"],
             Self::EndpointSlice => &["discovery.k8s.io/v1"],
             Self::ServiceCidr | Self::IpAddress => &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"],
-            Self::HttpRoute
-            | Self::GatewayHttpRoute
-            | Self::TcpRoute
-            | Self::Gateway
-            | Self::LoadBalancing
-            | Self::RouteFilter
+            Self::MeshHttpRoute
+            | Self::MeshGatewayHttpRoute
+            | Self::MeshTcpRoute
+            | Self::MeshGateway
+            | Self::MeshLoadBalancing
+            | Self::MeshRouteFilter
             | Self::ZoneDrain => &["zoneward.dev/v1alpha1"],
             Self::Role | Self::ClusterRole | Self::RoleBinding | Self::ClusterRoleBinding => {
                 &["rbac.authorization.k8s.io/v1"]
@@ -274,12 +274,12 @@ impl ValidatedKind {
             }
             Self::ServiceCidr => service_cidr::check(admission, errors),
             Self::IpAddress => ip_address::check(admission, errors),
-            Self::HttpRoute
-            | Self::GatewayHttpRoute
-            | Self::TcpRoute
-            | Self::Gateway
-            | Self::LoadBalancing
-            | Self::RouteFilter => check_mesh(admission, errors),
+            Self::MeshHttpRoute
+            | Self::MeshGatewayHttpRoute
+            | Self::MeshTcpRoute
+            | Self::MeshGateway
+            | Self::MeshLoadBalancing
+            | Self::MeshRouteFilter => check_mesh(admission, errors),
             Self::ZoneDrain => zone_drain::check(admission, errors),
             Self::Role => rbac::role(admission, true, errors),
             Self::ClusterRole => rbac::role(admission, false, errors),

@@ -354,12 +354,12 @@ impl SliceReconciler {
             | ObjectKind::ConfigMap
             | ObjectKind::CustomResourceDefinition
             | ObjectKind::GatewayApi(_)
-            | ObjectKind::HttpRoute
-            | ObjectKind::GatewayHttpRoute
-            | ObjectKind::TcpRoute
-            | ObjectKind::Gateway
-            | ObjectKind::LoadBalancing
-            | ObjectKind::RouteFilter => Affected::Nothing,
+            | ObjectKind::MeshHttpRoute
+            | ObjectKind::MeshGatewayHttpRoute
+            | ObjectKind::MeshTcpRoute
+            | ObjectKind::MeshGateway
+            | ObjectKind::MeshLoadBalancing
+            | ObjectKind::MeshRouteFilter => Affected::Nothing,
         };
         self.cache.apply(change);
         self.enqueue_affected(affected, now);

@@ -233,7 +233,7 @@ fn planned(snapshot: &Snapshot, identity: &EnvoyIdentity) -> RenderInput {
         }
         EnvoyRole::Gateway { name, bind, .. } => {
             let key = ObjectKey::new(&Name::new(NAMESPACE), &Name::new(name));
-            let routes = snapshot.gateway(&key).map(|found| gateway(snapshot, found).0);
+            let routes = snapshot.mesh_gateway(&key).map(|found| gateway(snapshot, found).0);
             let listeners =
                 EnvoyListeners::Gateway { gateway: key, bind: *bind, port_overrides: BTreeMap::new() };
             (routes.unwrap_or_default(), listeners)

@@ -76,8 +76,8 @@ fn run(round: u64) {
 /// Every pod's and gateway's table, a request through each part of it, and the backends behind.
 fn route_all(snapshot: &Snapshot) {
     let place = ConsumerLocation { node: "node-a".into(), zone: Some("zone-a".into()) };
-    let mut tables: Vec<_> = snapshot.gateways().map(|g| routes::gateway(snapshot, g).0).collect();
-    tables.extend(snapshot.standard_gateways().map(|gateway| gateway_table(snapshot, gateway).0));
+    let mut tables: Vec<_> = snapshot.mesh_gateways().map(|g| routes::gateway(snapshot, g).0).collect();
+    tables.extend(snapshot.gateways().map(|gateway| gateway_table(snapshot, gateway).0));
     let addresses = AssignedAddresses::Any(vec![[127, 0, 0, 1].into()]);
     for own in statuses(snapshot, CONTROLLER, &addresses, &UnboundPorts::new()) {
         assert!(own.status.is_object(), "{own:?}");

@@ -97,7 +97,8 @@ fn send(snapshot: &Snapshot, fixture: &Value, request: &Value) -> RequestOutcome
         in_mesh = between(snapshot, &fixture["client"], &fixture["destination"]);
         (Some(&in_mesh), None)
     } else {
-        let edge = snapshot.gateway(&ObjectKey::new(&"default".into(), &"edge".into())).expect("the gateway");
+        let edge =
+            snapshot.mesh_gateway(&ObjectKey::new(&"default".into(), &"edge".into())).expect("the gateway");
         table = gateway(snapshot, edge).0;
         let port = table.ports().next().expect("a port");
         (port.listener(&incoming.host).and_then(|l| l.routing(&incoming.host)), Some(port.number))

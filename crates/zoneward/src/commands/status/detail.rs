@@ -77,7 +77,7 @@ pub(in crate::commands) async fn rules(
     namespace: &str,
     service: &str,
 ) -> kube::Result<Vec<RuleBackends>> {
-    let resource = ObjectKind::HttpRoute.resource();
+    let resource = ObjectKind::MeshHttpRoute.resource();
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     let mut rules = Vec::new();
     for route in api.list(&ListParams::default()).await?.items {
