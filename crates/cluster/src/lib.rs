@@ -27,7 +27,6 @@ pub mod signals;
 pub mod supervisor;
 pub mod systemd;
 pub mod tcp_relay;
-pub mod traffic_reporter;
 mod unix_socket_client;
 mod watch_cache;
 mod watch_stream;

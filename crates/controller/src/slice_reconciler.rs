@@ -6,6 +6,10 @@ mod leadership;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use insight::observations::Observations;
+use insight::status::ConvergenceFigures;
+use insight::status::convergence::DurationCounts;
+use insight::status_board::Evaluations;
 use jiff::Timestamp;
 use model::{Name, Notice, Object, ObjectKey, ObjectRef, Service, ServiceKey, Slice, Snapshot, annotation};
 use plan::drain::ZoneDrains;
@@ -13,8 +17,6 @@ use plan::hints::conditions::NODES_BEHIND_INTERVAL;
 use plan::hints::{self, ClusterTopology, HintOutcome, Mechanism, NodeAcks};
 use plan::planner::Planner;
 use plan::slices::{self, SliceMode, SlicePlan};
-use plan::status::ConvergenceFigures;
-use plan::status::convergence::DurationCounts;
 use plan::work_queue::{
     Expectations, MonotonicTime, NodeChange, QueueTiming, SelectorIndex, SliceLosses, SliceVersion,
     SyncOutcome, WorkQueue, node_changed, services_on_node,
@@ -27,10 +29,8 @@ use super::demand_loop::DemandLoop;
 use super::last_sync::{LastSync, LastSyncs, ServiceCounts};
 use super::metrics::{ControllerMetrics, SyncCounts};
 use super::node_leases::{GRACE, NodeLeaseChange, NodeLeases};
-use super::observations::Observations;
 use super::plan_counts::{count_changes, counts, highest_revision};
 use super::slice_writes::{SliceWrites, StoredSlice, WriteFailure, WriteResult, find, with_stored};
-use super::status_board::Evaluations;
 use super::zone_drains::WatchedDrains;
 use cluster::events;
 use cluster::{InformerEvent, ObjectChange, ObjectKind, WatchCache, api_outage};

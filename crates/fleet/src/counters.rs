@@ -11,15 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Result, anyhow};
 use bytes::Bytes;
 use cluster::admin_server::{AdminPage, AdminPost};
-use cluster::traffic_reporter::ReportChannel;
-use controller::traffic_ledger::SharedLedger;
 use dataplane::conntrack::{AccountedEntry, ConntrackEntry, DumpStatus};
 use dataplane::nfnetlink::NetlinkError;
 use dataplane::nftables::apply::{ConnectionCount, RulesetReadError};
 use http::StatusCode;
+use insight::ledger::{TrafficOwner, TrafficReply, TrafficReport, TrafficRow, ZonePairTraffic};
+use insight::traffic_ledger::SharedLedger;
+use insight::traffic_reporter::ReportChannel;
 use model::Family;
 use node::traffic::{NodeTraffic, TrafficKernel};
-use plan::ledger::{TrafficOwner, TrafficReply, TrafficReport, TrafficRow, ZonePairTraffic};
 use tokio::sync::{oneshot, watch};
 
 use crate::parties::Machine;

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use controller::traffic_ledger::SharedLedger;
 use dataplane::nftables::Kernel;
+use insight::traffic_ledger::SharedLedger;
 use model::annotation::{FAILED_SERVICES, PROGRAMMED_REVISION};
 use model::random::Random;
 use serde_json::Value;

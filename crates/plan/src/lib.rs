@@ -13,10 +13,7 @@
 //! | endpoints that a node uses for a Service | [`select`]; the forwarding table of a node: [`forward`] |
 //! | DNS answers | [`dns`] |
 //! | L7 routes and backends | [`routes`], [`backends`]; attachment and statuses of the Gateway API: [`gateway_api`] |
-//! | what each mechanism would do for a Service, and which to use | [`what_if`] |
-//! | what is measured beside what is planned, and what to change | [`status`] |
 //! | feature gates | [`feature_gates`] |
-//! | traffic by Service and zone, and what it costs | [`ledger`] |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -29,16 +26,13 @@ pub mod feature_gates;
 pub mod forward;
 pub mod gateway_api;
 pub mod hints;
-pub mod ledger;
 pub mod planner;
 pub mod regions;
 pub mod routes;
 pub mod select;
 pub mod slices;
 pub mod spill;
-pub mod status;
 pub mod subsetting;
-pub mod what_if;
 pub mod work_queue;
 
 pub use condition_status::ConditionStatus;

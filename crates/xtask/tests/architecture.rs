@@ -19,13 +19,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("proxy", &["clock", "listener", "model"]),
     ("xds", &["listener", "model"]),
     ("store", &["apimachinery", "clock", "listener", "model", "plan"]),
-    ("sim", &["model", "plan"]),
+    ("sim", &["insight", "model", "plan"]),
     ("output", &["model"]),
-    ("dashboard", &["output", "plan"]),
     ("cluster", &["clock", "listener", "model", "plan", "store"]),
-    ("node", &["clock", "cluster", "dataplane", "listener", "model", "plan"]),
-    ("controller", &["apimachinery", "clock", "cluster", "model", "output", "plan"]),
-    ("mesh", &["clock", "cluster", "dataplane", "model", "output", "plan", "proxy", "xds"]),
+    ("insight", &["clock", "cluster", "model", "output", "plan"]),
+    ("node", &["clock", "cluster", "dataplane", "insight", "listener", "model", "plan"]),
+    ("controller", &["apimachinery", "clock", "cluster", "insight", "model", "output", "plan"]),
+    ("mesh", &["clock", "cluster", "dataplane", "insight", "model", "output", "plan", "proxy", "xds"]),
     ("demo", &["clock", "cluster", "model", "output", "plan"]),
     (
         "zoneward",
@@ -34,9 +34,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "clock",
             "cluster",
             "controller",
-            "dashboard",
             "dataplane",
             "demo",
+            "insight",
             "mesh",
             "model",
             "node",
@@ -51,7 +51,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fuzz", &["dataplane", "model", "plan", "proxy", "store"]),
     (
         "fleet",
-        &["clock", "cluster", "controller", "dataplane", "mesh", "model", "node", "plan", "store", "xds"],
+        &[
+            "clock",
+            "cluster",
+            "controller",
+            "dataplane",
+            "insight",
+            "mesh",
+            "model",
+            "node",
+            "plan",
+            "store",
+            "xds",
+        ],
     ),
     ("toolbox", &[]),
     ("xtask", &["toolbox"]),
@@ -60,6 +72,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// Crates that decide and therefore touch nothing.
 const PURE: &[&str] = &["apimachinery", "model", "plan"];
+
+/// Modules that decide, in crates with effects.
+const PURE_MODULES: &[&str] = &[
+    "crates/insight/src/ledger",
+    "crates/insight/src/pages",
+    "crates/insight/src/status",
+    "crates/insight/src/what_if",
+    "crates/node/src/offline_start",
+    "crates/zoneward/src/commands/up/backups/schedule",
+    "crates/zoneward/src/health_checks/readiness",
+];
 
 /// What would let the world, time or chance into a decision.
 const IMPURE_CRATES: &[&str] = &["tokio", "kube", "rand", "hyper", "reqwest", "chrono"];
@@ -196,7 +219,7 @@ fn deciding_crates_depend_on_nothing_that_touches_the_world() {
 fn deciding_crates_have_no_clock_and_no_hash_order() {
     let mut violations = Vec::new();
     for (path, text) in sources() {
-        if !PURE.iter().any(|name| path.starts_with(&format!("crates/{name}/"))) {
+        if !PURE.iter().any(|name| path.starts_with(&format!("crates/{name}/"))) && !is_pure_module(&path) {
             continue;
         }
         let code = source::code_only(&text);
@@ -208,6 +231,30 @@ fn deciding_crates_have_no_clock_and_no_hash_order() {
             violations
                 .extend(places_of(&path, &code, name).iter().map(|at| format!("{at}: {name}: {advice}")));
         }
+    }
+    assert_none(violations);
+}
+
+fn is_pure_module(path: &str) -> bool {
+    PURE_MODULES
+        .iter()
+        .any(|module| path.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/')))
+}
+
+#[test]
+fn deciding_modules_use_nothing_that_touches_the_world() {
+    let mut violations = Vec::new();
+    let mut found: BTreeSet<&str> = BTreeSet::new();
+    for (path, text) in sources().into_iter().filter(|(path, _)| is_pure_module(path)) {
+        found.extend(PURE_MODULES.iter().filter(|module| path == format!("{module}.rs")));
+        let code = source::code_only(&text);
+        for used in IMPURE_CRATES.iter().chain(&["clock", "cluster", "std::fs", "std::net::Tcp"]) {
+            let wrong = places_of(&path, &code, &format!("{used}::"));
+            violations.extend(wrong.iter().map(|at| format!("{at}: a deciding module must not use {used}")));
+        }
+    }
+    for module in PURE_MODULES.iter().filter(|module| !found.contains(*module)) {
+        violations.push(format!("{module}.rs does not exist: change PURE_MODULES"));
     }
     assert_none(violations);
 }

@@ -59,8 +59,8 @@ use cluster::signals::Signals;
 use cluster::supervisor::{self, ChildPrivileges, ChildProgram, RestartBackoff};
 use cluster::systemd;
 use controller::addresses;
-use controller::traffic_ledger::SharedLedger;
 use controller::{ControllerConfig, ControllerMetrics};
+use insight::traffic_ledger::SharedLedger;
 
 /// Identity in the leader lease. The data directory belongs to one process, so that a successor after a crash takes
 /// over the lease immediately.

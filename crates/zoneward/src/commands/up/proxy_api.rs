@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use apimachinery::join::PROXIES;
 use cluster::admin_server;
-use controller::traffic_ledger::SharedLedger;
+use insight::traffic_ledger::SharedLedger;
 use kube::Client;
 use model::ProxyUser;
 use serde_json::{Value, json};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use insight::status::{HealthCheckStatus, NotReadyEndpoint};
 use model::annotation::{self, HEALTH_CHECK, NOT_READY};
-use plan::status::{HealthCheckStatus, NotReadyEndpoint};
 use serde_json::{Map, Value, json};
 
 use super::{EndpointCheck, EndpointHealth};
