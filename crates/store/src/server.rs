@@ -392,6 +392,13 @@ impl LocalApi {
     }
 }
 
+impl Api {
+    /// The API as a service for this process, with all permissions.
+    pub fn local(&self) -> LocalApi {
+        LocalApi::new(self.clone(), Caller::own())
+    }
+}
+
 type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
 impl<B> tower::Service<Request<B>> for LocalApi

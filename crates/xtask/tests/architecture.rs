@@ -21,7 +21,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["apimachinery", "clock", "listener", "model", "plan"]),
     ("sim", &["insight", "model", "plan"]),
     ("output", &["model"]),
-    ("cluster", &["clock", "listener", "model", "plan", "store"]),
+    ("cluster", &["clock", "listener", "model", "plan"]),
     ("insight", &["clock", "cluster", "model", "output", "plan"]),
     ("node", &["clock", "cluster", "dataplane", "insight", "listener", "model", "plan"]),
     ("controller", &["apimachinery", "clock", "cluster", "insight", "model", "output", "plan"]),

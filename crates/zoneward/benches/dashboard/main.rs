@@ -63,7 +63,7 @@ fn main() {
 
 async fn measure(services: usize) {
     let clock = clock::Clock::system();
-    let client = cluster::in_process(load::store().await, &clock);
+    let client = cluster::in_process(load::store().await.local(), &clock);
     let start = Instant::now();
     load::fill(&client, services).await;
     println!("{services} Services: written in {:.1} s", start.elapsed().as_secs_f64());

@@ -7,6 +7,7 @@
 //!                       a credential per sidecar and gateway, each a child process
 //! ```
 
+mod authority_discovery;
 mod credential;
 mod proxies;
 pub(super) mod proxy_credentials;

@@ -10,6 +10,7 @@ pub(super) mod machine;
 pub(super) mod mesh;
 mod proxy_api;
 pub(super) mod proxy_folder;
+mod store_metrics;
 
 use std::ffi::OsString;
 use std::fs;
@@ -165,9 +166,9 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     ];
     let losses = tokio::spawn(report_audit_losses(api.clone(), stopped.clone()));
     let mut registry = admin_server::registry("up");
-    admin_server::store_metrics::register(api.clone(), &mut registry);
+    store_metrics::register(api.clone(), &mut registry);
     let (clock, mut random) = (Clock::system(), model::random::Random::seeded(clock::os_seed()));
-    let client = cluster::in_process(api.clone(), &clock);
+    let client = cluster::in_process(api.local(), &clock);
     let ledger =
         SharedLedger::new(&clock, &args.prices.price).map_err(|why| anyhow::anyhow!("--price {why}"))?;
     ledger.register(&mut registry);

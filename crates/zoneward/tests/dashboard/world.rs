@@ -119,7 +119,7 @@ impl World {
         let ledger = Arc::new(Mutex::new(ledger(&since.to_string())));
         let (stop, stopped) = watch::channel(false);
         let (client, address) = runtime.block_on(async {
-            let client = cluster::in_process(api().await, &clock);
+            let client = cluster::in_process(api().await.local(), &clock);
             fill(&client).await;
             let (sums, history) = (ledger.clone(), ledger.clone());
             let traffic = LedgerView::new(

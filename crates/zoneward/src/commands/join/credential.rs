@@ -17,7 +17,7 @@ use store::credentials::{certificate_pem, write_private};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use cluster::authority_discovery;
+use super::authority_discovery;
 
 /// The name in the certificate of every API of `zoneward up`. Its addresses may change, and the authority signs no other
 /// server with this name.

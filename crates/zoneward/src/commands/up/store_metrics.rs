@@ -11,7 +11,7 @@ use store::api::{Api, FairnessStats};
 use store::engine::EngineStats;
 
 /// Registers the metrics of the store behind an API.
-pub fn register(api: Api, registry: &mut Registry) {
+pub(super) fn register(api: Api, registry: &mut Registry) {
     registry.register_collector(Box::new(StoreCollector(api)));
 }
 

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The authority (DER) with this hash (`sha256:HEX`) at `HOST:PORT`. Its signature of the server's certificate is not
 /// verified here: the next connection does, with the authority as its only root.
-pub async fn authority(host: &str, hash: &str) -> Result<Vec<u8>> {
+pub(super) async fn authority(host: &str, hash: &str) -> Result<Vec<u8>> {
     let provider = Arc::new(ring::default_provider());
     let verifier =
         Arc::new(HashVerifier { hash: hash.to_owned(), provider: provider.clone(), seen: Mutex::default() });
