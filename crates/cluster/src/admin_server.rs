@@ -7,7 +7,6 @@ pub mod controller_health;
 mod exposition;
 mod health;
 mod process_metrics;
-pub mod store_metrics;
 mod unsuffixed_counter;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -19,8 +19,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use model::annotation;
 use plan::gateway_api::EnvoyPortReport;
-use plan::ledger::{TrafficReply, TrafficReport};
 use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
@@ -131,17 +131,18 @@ impl LedgerClient {
         Self { socket, ..Self::new(client, connection, Default::default()) }
     }
 
-    /// Sends a report. After an error the next one goes to the leader of then.
-    pub async fn send(&mut self, report: &TrafficReport) -> Result<TrafficReply> {
+    /// Sends a report of traffic. After an error the next one goes to the leader of then.
+    pub async fn send<R: DeserializeOwned>(&mut self, report: &impl Serialize) -> Result<R> {
         self.post(PATH, report).await
     }
 
     /// Sends a report of `mesh control` about its Envoys.
     pub async fn send_ports(&mut self, report: &EnvoyPortReport) -> Result<()> {
-        self.post(ENVOYS_PATH, report).await.map(drop)
+        let _: IgnoredAny = self.post(ENVOYS_PATH, report).await?;
+        Ok(())
     }
 
-    async fn post(&mut self, path: &str, report: &impl Serialize) -> Result<TrafficReply> {
+    async fn post<R: DeserializeOwned>(&mut self, path: &str, report: &impl Serialize) -> Result<R> {
         let sent = tokio::time::timeout(TIMEOUT, self.post_now(path, report)).await;
         let sent = sent.unwrap_or_else(|_| Err(anyhow!("timed out")));
         if sent.is_err() {
@@ -150,7 +151,7 @@ impl LedgerClient {
         sent
     }
 
-    async fn post_now(&mut self, path: &str, report: &impl Serialize) -> Result<TrafficReply> {
+    async fn post_now<R: DeserializeOwned>(&mut self, path: &str, report: &impl Serialize) -> Result<R> {
         let address = match self.leader.clone().or_else(|| self.socket.clone()) {
             Some(address) => address,
             None => self.find_leader().await?,
@@ -216,10 +217,10 @@ async fn connect(host: &str, digest: &str) -> Result<TlsStream<TcpStream>> {
     Ok(TlsConnector::from(Arc::new(config)).connect(ServerName::from(address.ip()), stream).await?)
 }
 
-async fn exchange(
+async fn exchange<R: DeserializeOwned>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
-) -> Result<TrafficReply> {
+) -> Result<R> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
     let response = sender.send_request(request).await;

@@ -8,7 +8,6 @@
 
 pub mod admin_server;
 pub mod api_outage;
-pub mod authority_discovery;
 pub mod events;
 pub mod failure;
 mod https_client;
@@ -27,7 +26,6 @@ pub mod signals;
 pub mod supervisor;
 pub mod systemd;
 pub mod tcp_relay;
-pub mod traffic_reporter;
 mod unix_socket_client;
 mod watch_cache;
 mod watch_stream;
@@ -38,11 +36,12 @@ use std::path::PathBuf;
 use anyhow::{Context, Error, Result, anyhow};
 use clap::Args;
 use clock::Clock;
+use http::{Request, Response};
+use hyper::body::Body as HttpBody;
 use kube::Client;
+use kube::client::Body;
 use kube::config::{AuthInfo, Config, InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
-use store::api::{Api, Caller};
-use store::server::LocalApi;
-use tower::Layer;
+use tower::{BoxError, Layer, Service};
 
 pub use list::list;
 use request_metrics::RequestMetricsLayer;
@@ -180,10 +179,14 @@ pub fn hostname() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_lowercase()
 }
 
-/// A client for the embedded API in this process, with all permissions.
-pub fn in_process(api: Api, clock: &Clock) -> Client {
-    Client::new(
-        RequestMetricsLayer::new("in-process", clock).layer(LocalApi::new(api, Caller::own())),
-        "default",
-    )
+/// A client of an API in this process: a service that answers requests, such as that of the embedded API.
+pub fn in_process<S, B>(service: S, clock: &Clock) -> Client
+where
+    S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: HttpBody<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    Client::new(RequestMetricsLayer::new("in-process", clock).layer(service), "default")
 }

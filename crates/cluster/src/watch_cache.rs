@@ -147,12 +147,14 @@ impl WatchCache {
             ObjectKind::IpAddress => {
                 snapshot.ip_addresses().map(|ip| global(&Name::new(&ip.address.to_string()))).collect()
             }
-            ObjectKind::HttpRoute => snapshot.http_route_keys().cloned().collect(),
-            ObjectKind::GatewayHttpRoute => snapshot.gateway_http_route_keys().cloned().collect(),
-            ObjectKind::TcpRoute => snapshot.tcp_route_keys().cloned().collect(),
-            ObjectKind::Gateway => snapshot.gateways().map(|gateway| gateway.key.clone()).collect(),
-            ObjectKind::RouteFilter => snapshot.route_filters().map(|filter| filter.key.clone()).collect(),
-            ObjectKind::LoadBalancing => {
+            ObjectKind::MeshHttpRoute => snapshot.mesh_http_route_keys().cloned().collect(),
+            ObjectKind::MeshGatewayHttpRoute => snapshot.mesh_gateway_http_route_keys().cloned().collect(),
+            ObjectKind::MeshTcpRoute => snapshot.mesh_tcp_route_keys().cloned().collect(),
+            ObjectKind::MeshGateway => snapshot.mesh_gateways().map(|gateway| gateway.key.clone()).collect(),
+            ObjectKind::MeshRouteFilter => {
+                snapshot.route_filters().map(|filter| filter.key.clone()).collect()
+            }
+            ObjectKind::MeshLoadBalancing => {
                 snapshot.all_load_balancing_policies().map(|policy| policy.identity.key.clone()).collect()
             }
             ObjectKind::GatewayApi(kind) => self.gateway_api_keys(kind),
@@ -168,10 +170,10 @@ impl WatchCache {
         let snapshot = &self.snapshot;
         match kind {
             GatewayApiKind::Class => snapshot.gateway_classes().map(|o| o.identity.key.clone()).collect(),
-            GatewayApiKind::Gateway => snapshot.standard_gateways().map(|o| o.identity.key.clone()).collect(),
+            GatewayApiKind::Gateway => snapshot.gateways().map(|o| o.identity.key.clone()).collect(),
             GatewayApiKind::ListenerSet => snapshot.listener_sets().map(|o| o.identity.key.clone()).collect(),
             GatewayApiKind::Route(kind) => {
-                let own = snapshot.standard_routes().filter(|route| route.kind == kind);
+                let own = snapshot.routes().filter(|route| route.kind == kind);
                 own.map(|route| route.identity.key.clone()).collect()
             }
             GatewayApiKind::Grant => {
@@ -197,17 +199,17 @@ impl WatchCache {
                     snapshot.remove_ip_address(address);
                 }
             }
-            ObjectKind::HttpRoute => snapshot.remove_http_route(key),
-            ObjectKind::GatewayHttpRoute => snapshot.remove_gateway_http_route(key),
-            ObjectKind::TcpRoute => snapshot.remove_tcp_route(key),
-            ObjectKind::Gateway => snapshot.remove_gateway(key),
-            ObjectKind::RouteFilter => snapshot.remove_route_filter(key),
-            ObjectKind::LoadBalancing => snapshot.remove_load_balancing_policy(key),
+            ObjectKind::MeshHttpRoute => snapshot.remove_mesh_http_route(key),
+            ObjectKind::MeshGatewayHttpRoute => snapshot.remove_mesh_gateway_http_route(key),
+            ObjectKind::MeshTcpRoute => snapshot.remove_mesh_tcp_route(key),
+            ObjectKind::MeshGateway => snapshot.remove_mesh_gateway(key),
+            ObjectKind::MeshRouteFilter => snapshot.remove_route_filter(key),
+            ObjectKind::MeshLoadBalancing => snapshot.remove_load_balancing_policy(key),
             ObjectKind::GatewayApi(kind) => match kind {
                 GatewayApiKind::Class => snapshot.remove_gateway_class(&key.name),
-                GatewayApiKind::Gateway => snapshot.remove_standard_gateway(key),
+                GatewayApiKind::Gateway => snapshot.remove_gateway(key),
                 GatewayApiKind::ListenerSet => snapshot.remove_listener_set(key),
-                GatewayApiKind::Route(kind) => snapshot.remove_standard_route(kind, key),
+                GatewayApiKind::Route(kind) => snapshot.remove_route(kind, key),
                 GatewayApiKind::Grant => snapshot.remove_reference_grant(key),
                 GatewayApiKind::TlsPolicy => snapshot.remove_backend_tls_policy(key),
             },

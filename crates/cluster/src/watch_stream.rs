@@ -71,8 +71,8 @@ impl WatchSpec {
                 kind,
                 ObjectKind::GatewayApi(_)
                     | ObjectKind::CustomResourceDefinition
-                    | ObjectKind::LoadBalancing
-                    | ObjectKind::RouteFilter
+                    | ObjectKind::MeshLoadBalancing
+                    | ObjectKind::MeshRouteFilter
             ),
             protobuf: false,
         }

@@ -2,7 +2,7 @@
 //! and condition of ServiceCIDRs, keep the default ServiceCIDR, and repair IPAddresses of Services.
 //!
 //! ```text
-//! watches -> WatchCache -> plan::cluster_ips (AddressPlan, CidrAction) -> AddressWriter, which re-reads before it writes
+//! watches -> WatchCache -> apimachinery::cluster_ips (AddressPlan, CidrAction) -> AddressWriter, which re-reads before it writes
 //! ```
 
 mod address_writer;
@@ -10,15 +10,15 @@ mod address_writer;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use apimachinery::cluster_ips::service_cidr::DEFAULT_NAME;
+use apimachinery::cluster_ips::{
+    AddressInput, AddressPlan, CidrAction, DefaultCidrAction, repair_all, sync_default, sync_service_cidr,
+};
 use clock::Clock;
 use ipnet::IpNet;
 use kube::Client;
 use model::random::Random;
 use model::{IpAddress, Name, Notice, Object, Service, ServiceCidr, ServiceKey};
-use plan::cluster_ips::service_cidr::DEFAULT_NAME;
-use plan::cluster_ips::{
-    AddressInput, AddressPlan, CidrAction, DefaultCidrAction, repair_all, sync_default, sync_service_cidr,
-};
 use tokio::sync::watch;
 use tracing::warn;
 

@@ -9,21 +9,21 @@
 
 use std::collections::BTreeMap;
 
+use insight::ledger::{LedgerDemand, TrafficOwner};
+use insight::status::{SpillDemandStatus, SpillZoneStatus, SuspectedNodeStatus};
 use model::{AddressType, Name, Notice, ObjectRef, ServiceKey, Slice, Timestamp};
 use plan::capacity::WHOLE;
 use plan::hints::{Hysteresis, Mechanism};
-use plan::ledger::{LedgerDemand, TrafficOwner};
 use plan::spill::measured::{
     DemandDecision, DemandInput, DemandMemory, INTERVAL, PredictedTraffic, SuspectedNode, WriteBudget,
     ZoneMeasurement, decide,
 };
 use plan::spill::{MeasuredDemand, SpillDemand, SpillDemandMode, ZoneCapacity};
-use plan::status::{SpillDemandStatus, SpillZoneStatus, SuspectedNodeStatus};
 use plan::work_queue::MonotonicTime;
 use tracing::info;
 
 use super::slice_reconciler::SliceReconciler;
-use super::status_board::LedgerView;
+use insight::status_board::LedgerView;
 
 /// Reason of the Notice about reports that are not used.
 const NOT_TRUSTED: &str = "MeasuredDemandNotTrusted";
@@ -187,7 +187,7 @@ impl SliceReconciler {
 
 fn measurements(
     nodes: &BTreeMap<Name, (usize, usize)>,
-    rows: &[plan::ledger::ZoneDemandRow],
+    rows: &[insight::ledger::ZoneDemandRow],
 ) -> Vec<ZoneMeasurement> {
     let zone = |(zone, (nodes, reporting)): (&Name, &(usize, usize))| {
         let row = rows.iter().find(|row| *zone == *row.from_zone);

@@ -19,19 +19,19 @@ pub mod hand_back;
 mod last_sync;
 pub mod metrics;
 pub mod node_leases;
-mod observations;
 mod plan_counts;
-mod signal_metrics;
+mod reports;
 pub mod slice_reconciler;
 pub mod slice_writes;
-pub mod status_board;
-pub mod traffic_ledger;
+mod wanted_endpoints;
 mod zone_drains;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use clock::Clock;
+use insight::status_board::{LedgerView, StatusBoard, StatusRequest};
+use insight::traffic_ledger::SharedLedger;
 use kube::Client;
 use model::random::Random;
 use model::{Notice, ObjectKey, ServiceKey, annotation};
@@ -48,9 +48,6 @@ pub use metrics::ControllerMetrics;
 pub use slice_reconciler::ReconcilerSettings;
 use slice_reconciler::SliceReconciler;
 use slice_writes::{SliceWrites, WriteFailure, WriteResult};
-use status_board::StatusRequest;
-pub use status_board::{LedgerView, StatusBoard, StatusQuery, StatusUnavailable, WhatIfQuestion};
-use traffic_ledger::SharedLedger;
 use zone_drains::DrainStatusWriter;
 
 /// Most watch events applied between two plans.
@@ -226,7 +223,7 @@ impl ControllerLoop {
 
     fn report(&mut self, request: StatusRequest) {
         let now = self.now();
-        request.answer(&mut self.reconciler, &self.traffic, self.leads, now);
+        self.reconciler.answer(request, &self.traffic, self.leads, now);
     }
 
     fn decide_demand(&mut self, now: MonotonicTime) {

@@ -3,9 +3,9 @@
 
 use std::sync::atomic::AtomicU64;
 
+use insight::status::{ConvergenceFigures, StatusSignals};
 use model::{Name, ServiceKey};
 use plan::hints::{Mechanism, SAFEGUARDS};
-use plan::status::{ConvergenceFigures, StatusSignals};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -14,9 +14,10 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use super::last_sync::ServiceCounts;
-use super::signal_metrics::{SignalMetrics, WantedEndpoints};
 use super::slice_writes::WrittenSlices;
+use super::wanted_endpoints::WantedEndpoints;
 use cluster::admin_server::UnsuffixedCounter;
+use insight::signal_metrics::SignalMetrics;
 
 /// Prefix of the upstream names.
 const SUBSYSTEM: &str = "endpoint_slice_controller";

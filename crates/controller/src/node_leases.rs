@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use insight::status::convergence::DurationCounts;
+use insight::status::{NodeReportState, PastOutage};
 use k8s_openapi::api::coordination::v1::Lease;
 use model::{Name, ServiceKey, Snapshot, annotation};
 use plan::hints::NodeAcks;
-use plan::status::convergence::DurationCounts;
-use plan::status::{NodeReportState, PastOutage};
 use plan::subsetting::SliceView;
 use plan::work_queue::MonotonicTime;
 

@@ -6,6 +6,10 @@ mod leadership;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use insight::observations::Observations;
+use insight::status::ConvergenceFigures;
+use insight::status::convergence::DurationCounts;
+use insight::status_board::Evaluations;
 use jiff::Timestamp;
 use model::{Name, Notice, Object, ObjectKey, ObjectRef, Service, ServiceKey, Slice, Snapshot, annotation};
 use plan::PlanningConfig;
@@ -14,8 +18,6 @@ use plan::hints::conditions::NODES_BEHIND_INTERVAL;
 use plan::hints::{ClusterTopology, HintOutcome, Mechanism, NodeAcks};
 use plan::planner::Planner;
 use plan::slices::{self, SliceMode, SlicePlan};
-use plan::status::ConvergenceFigures;
-use plan::status::convergence::DurationCounts;
 use plan::work_queue::{
     Expectations, MonotonicTime, NodeChange, QueueTiming, SelectorIndex, SliceLosses, SliceVersion,
     SyncOutcome, WorkQueue, node_changed, services_on_node,
@@ -28,10 +30,8 @@ use super::demand_loop::DemandLoop;
 use super::last_sync::{LastSync, LastSyncs, ServiceCounts};
 use super::metrics::{ControllerMetrics, SyncCounts};
 use super::node_leases::{GRACE, NodeLeaseChange, NodeLeases};
-use super::observations::Observations;
 use super::plan_counts::{count_changes, counts, highest_revision};
 use super::slice_writes::{SliceWrites, StoredSlice, WriteFailure, WriteResult, find, with_stored};
-use super::status_board::Evaluations;
 use super::zone_drains::WatchedDrains;
 use cluster::events;
 use cluster::{InformerEvent, ObjectChange, ObjectKind, WatchCache, api_outage};
@@ -118,6 +118,7 @@ impl SliceReconciler {
     pub fn new(settings: ReconcilerSettings, metrics: ControllerMetrics) -> Self {
         let cache = WatchCache::default();
         Self {
+            evaluations: Evaluations::new(settings.planning.clone()),
             planner: Planner::new(cache.snapshot(), settings.planning),
             queue: WorkQueue::new(settings.timing),
             cache,
@@ -135,7 +136,6 @@ impl SliceReconciler {
             synced: false,
             leading: false,
             competing_slice: None,
-            evaluations: Evaluations::default(),
             observations: Observations::default(),
             demands: DemandLoop::default(),
             drains: WatchedDrains::default(),
@@ -360,12 +360,12 @@ impl SliceReconciler {
             | ObjectKind::ConfigMap
             | ObjectKind::CustomResourceDefinition
             | ObjectKind::GatewayApi(_)
-            | ObjectKind::HttpRoute
-            | ObjectKind::GatewayHttpRoute
-            | ObjectKind::TcpRoute
-            | ObjectKind::Gateway
-            | ObjectKind::LoadBalancing
-            | ObjectKind::RouteFilter => Affected::Nothing,
+            | ObjectKind::MeshHttpRoute
+            | ObjectKind::MeshGatewayHttpRoute
+            | ObjectKind::MeshTcpRoute
+            | ObjectKind::MeshGateway
+            | ObjectKind::MeshLoadBalancing
+            | ObjectKind::MeshRouteFilter => Affected::Nothing,
         };
         self.cache.apply(change);
         self.enqueue_affected(affected, now);

@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use cluster::{ObjectKind, WatchedObject, api_outage};
+use insight::ledger::{LedgerDemand, TrafficOwner};
 use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use model::{Name, ObjectKey, Timestamp};
 use plan::drain::{DrainVerdict, DrainedService, ServiceLoad, ZoneDrain, ZoneDrains, check, is_refused};
-use plan::ledger::{LedgerDemand, TrafficOwner};
 use plan::work_queue::MonotonicTime;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -23,7 +23,7 @@ use tracing::{debug, info, warn};
 
 use super::demand_loop::ready_by_zone;
 use super::slice_reconciler::SliceReconciler;
-use super::status_board::LedgerView;
+use insight::status_board::LedgerView;
 
 /// Interval between decisions while there are ZoneDrains: steps, expiry and measured traffic follow the time.
 const INTERVAL: Duration = Duration::from_secs(3);
@@ -223,7 +223,7 @@ impl SliceReconciler {
         demand: Option<&LedgerDemand>,
     ) -> Vec<DrainedService> {
         let snapshot = self.snapshot();
-        let rows: BTreeMap<&TrafficOwner, &[plan::ledger::ZoneDemandRow]> = demand
+        let rows: BTreeMap<&TrafficOwner, &[insight::ledger::ZoneDemandRow]> = demand
             .into_iter()
             .flat_map(|demand| &demand.services)
             .map(|service| (&service.owner, service.zones.as_slice()))

@@ -123,7 +123,7 @@ pub async fn run(cluster: &mut DemoCluster) -> Result<CanaryTraffic> {
         cluster.add_pod(pod).await?;
     }
     cluster.create(ObjectKind::Service, service()).await?;
-    cluster.create(ObjectKind::HttpRoute, route()).await?;
+    cluster.create(ObjectKind::MeshHttpRoute, route()).await?;
     let all = 2 * pods().len();
     let complete = move |snapshot: &Snapshot| {
         let key = ServiceKey::new(&NAMESPACE.into(), &SERVICE.into());

@@ -244,11 +244,11 @@ async fn ensure_gateways(cluster: &mut DemoCluster, steps: &mut StepWriter<'_>) 
             "metadata": {"name": GATEWAY, "namespace": NAMESPACE}, "spec": spec})
     };
     let listener = json!({"listeners": [{"name": "http", "port": GATEWAY_PORT, "protocol": "HTTP"}]});
-    cluster.create(ObjectKind::Gateway, object("MeshGateway", listener)).await?;
+    cluster.create(ObjectKind::MeshGateway, object("MeshGateway", listener)).await?;
     let route = json!({"targetRef": {"kind": "MeshGateway", "name": GATEWAY}, "rules": [
         {"matches": [{"path": {"type": "Prefix", "value": "/"}}],
          "default": {"backendRefs": [{"kind": "MeshService", "name": "shop"}]}}]});
-    cluster.create(ObjectKind::GatewayHttpRoute, object("MeshGatewayHTTPRoute", route)).await?;
+    cluster.create(ObjectKind::MeshGatewayHttpRoute, object("MeshGatewayHTTPRoute", route)).await?;
     let mut service = super::objects::service(GATEWAY, GATEWAY);
     service["spec"]["ports"] = json!([{"name": "http", "port": SERVICE_PORT, "targetPort": GATEWAY_PORT}]);
     cluster.create(ObjectKind::Service, service).await?;

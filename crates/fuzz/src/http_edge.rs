@@ -125,7 +125,7 @@ fn routes() -> RouteTable {
         snapshot.apply(object.expect("a known kind"));
     }
     let edge = ObjectKey::new(&"default".into(), &"edge".into());
-    plan::routes::gateway(&snapshot, snapshot.gateway(&edge).expect("the gateway")).0
+    plan::routes::gateway(&snapshot, snapshot.mesh_gateway(&edge).expect("the gateway")).0
 }
 
 fn objects() -> [Value; 3] {

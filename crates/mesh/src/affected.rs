@@ -12,9 +12,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::gateway_api::{GatewayApiKind, GatewayApiObject, ParentKind, StandardRoute};
+use model::gateway_api::{GatewayApiKind, GatewayApiObject, ParentKind, Route};
 use model::route::{
-    Gateway, GatewayHttpRoute, HttpRoute, PolicyTarget, RouteFilter, RouteRule, TcpRoute, ToHttp,
+    MeshGateway, MeshGatewayHttpRoute, MeshHttpRoute, MeshTcpRoute, PolicyTarget, RouteFilter, RouteRule,
+    ToHttp,
 };
 use model::{Labels, Name, Node, Object, ObjectKey, Pod, Service, ServiceKey, Slice, Snapshot};
 
@@ -30,7 +31,7 @@ pub(super) struct Affected {
     /// Outbounds of these Services, but only by these MeshHTTPRoutes.
     pub(super) http_routes_by_destination: BTreeMap<ServiceKey, BTreeSet<ObjectKey>>,
     /// All routes of these gateways.
-    pub(super) gateways: BTreeSet<ObjectKey>,
+    pub(super) mesh_gateways: BTreeSet<ObjectKey>,
     pub(super) gateway_routes: BTreeSet<ObjectKey>,
     /// Endpoints of these Services.
     pub(super) backends: BTreeSet<ServiceKey>,
@@ -42,8 +43,8 @@ pub(super) struct Affected {
     pub(super) nodes: BTreeSet<Name>,
     pub(super) certificates: BTreeSet<CertificateKey>,
     /// Gateways of the Gateway API.
-    pub(super) standard_gateways: BTreeSet<ObjectKey>,
-    pub(super) all_standard_gateways: bool,
+    pub(super) gateways: BTreeSet<ObjectKey>,
+    pub(super) all_gateways: bool,
     pub(super) load_balancing: bool,
 }
 
@@ -52,15 +53,15 @@ impl Affected {
         !self.everything
             && self.destinations.is_empty()
             && self.http_routes_by_destination.is_empty()
-            && self.gateways.is_empty()
+            && self.mesh_gateways.is_empty()
             && self.gateway_routes.is_empty()
             && self.backends.is_empty()
             && self.clients.is_empty()
             && self.pods.is_empty()
             && self.nodes.is_empty()
             && self.certificates.is_empty()
-            && self.standard_gateways.is_empty()
-            && !self.all_standard_gateways
+            && self.gateways.is_empty()
+            && !self.all_gateways
             && !self.load_balancing
     }
 
@@ -86,15 +87,15 @@ impl Affected {
             Object::Slice(new) => self.slice(snapshot.slice(&new.key), Some(new)),
             Object::Pod(new) => self.pod(snapshot.pod(&new.key), Some(new), snapshot),
             Object::Node(new) => self.node(snapshot.node(&new.name), Some(new)),
-            Object::HttpRoute(new) => self.http_route(snapshot.http_route(&new.key), Some(new)),
-            Object::GatewayHttpRoute(new) => {
-                self.gateway_route(snapshot.gateway_http_route(&new.key), Some(new))
+            Object::MeshHttpRoute(new) => self.http_route(snapshot.mesh_http_route(&new.key), Some(new)),
+            Object::MeshGatewayHttpRoute(new) => {
+                self.gateway_route(snapshot.mesh_gateway_http_route(&new.key), Some(new))
             }
-            Object::TcpRoute(new) => self.tcp_route(snapshot.tcp_route(&new.key), Some(new)),
-            Object::Gateway(new) => self.gateway(snapshot.gateway(&new.key), Some(new)),
-            Object::RouteFilter(new) if snapshot.route_filter(&new.key) == Some(&**new) => {}
-            Object::RouteFilter(new) => self.route_filter(&new.key, snapshot),
-            Object::LoadBalancing(new) => {
+            Object::MeshTcpRoute(new) => self.tcp_route(snapshot.mesh_tcp_route(&new.key), Some(new)),
+            Object::MeshGateway(new) => self.gateway(snapshot.mesh_gateway(&new.key), Some(new)),
+            Object::MeshRouteFilter(new) if snapshot.route_filter(&new.key) == Some(&**new) => {}
+            Object::MeshRouteFilter(new) => self.route_filter(&new.key, snapshot),
+            Object::MeshLoadBalancing(new) => {
                 let held = snapshot.load_balancing_policy(&new.identity.key);
                 self.load_balancing |= held.is_none_or(|held| !held.is_same(new));
             }
@@ -104,16 +105,16 @@ impl Affected {
                     self.gateway_api(kind, key, snapshot);
                 }
                 match &**new {
-                    GatewayApiObject::Route(route) => self.standard_route(route, snapshot),
+                    GatewayApiObject::Route(route) => self.route(route, snapshot),
                     GatewayApiObject::ListenerSet(set) => {
-                        self.standard_gateways.insert(set.parent.object.key());
+                        self.gateways.insert(set.parent.object.key());
                     }
                     _ => {}
                 }
             }
             Object::Namespace(new) => {
                 let known = snapshot.namespace(&new.name).map(|held| &held.labels);
-                self.all_standard_gateways |= known != Some(&new.labels);
+                self.all_gateways |= known != Some(&new.labels);
             }
             Object::ServiceCidr(_) | Object::IpAddress(_) => {}
         }
@@ -128,16 +129,18 @@ impl Affected {
             ObjectKind::Slice => self.slice(snapshot.slice(key), None),
             ObjectKind::Pod => self.pod(snapshot.pod(key), None, snapshot),
             ObjectKind::Node => self.node(snapshot.node(&key.name), None),
-            ObjectKind::HttpRoute => self.http_route(snapshot.http_route(key), None),
-            ObjectKind::GatewayHttpRoute => self.gateway_route(snapshot.gateway_http_route(key), None),
-            ObjectKind::TcpRoute => self.tcp_route(snapshot.tcp_route(key), None),
-            ObjectKind::Gateway => self.gateway(snapshot.gateway(key), None),
-            ObjectKind::RouteFilter => self.route_filter(key, snapshot),
-            ObjectKind::LoadBalancing => {
+            ObjectKind::MeshHttpRoute => self.http_route(snapshot.mesh_http_route(key), None),
+            ObjectKind::MeshGatewayHttpRoute => {
+                self.gateway_route(snapshot.mesh_gateway_http_route(key), None)
+            }
+            ObjectKind::MeshTcpRoute => self.tcp_route(snapshot.mesh_tcp_route(key), None),
+            ObjectKind::MeshGateway => self.gateway(snapshot.mesh_gateway(key), None),
+            ObjectKind::MeshRouteFilter => self.route_filter(key, snapshot),
+            ObjectKind::MeshLoadBalancing => {
                 self.load_balancing |= snapshot.load_balancing_policy(key).is_some();
             }
             ObjectKind::GatewayApi(kind) => self.gateway_api(kind, key, snapshot),
-            ObjectKind::Namespace => self.all_standard_gateways = true,
+            ObjectKind::Namespace => self.all_gateways = true,
             ObjectKind::ServiceCidr
             | ObjectKind::IpAddress
             | ObjectKind::Lease
@@ -151,39 +154,39 @@ impl Affected {
     /// An object of the Gateway API as it was before the change.
     fn gateway_api(&mut self, kind: GatewayApiKind, key: &ObjectKey, snapshot: &Snapshot) {
         match kind {
-            GatewayApiKind::Gateway => drop(self.standard_gateways.insert(key.clone())),
+            GatewayApiKind::Gateway => drop(self.gateways.insert(key.clone())),
             GatewayApiKind::ListenerSet => {
                 let gateway = snapshot.listener_set(key).map(|set| set.parent.object.key());
-                self.standard_gateways.extend(gateway);
+                self.gateways.extend(gateway);
             }
             GatewayApiKind::Route(kind) => {
-                if let Some(route) = snapshot.standard_route(kind, key) {
-                    self.standard_route(route, snapshot);
+                if let Some(route) = snapshot.route(kind, key) {
+                    self.route(route, snapshot);
                 }
             }
             GatewayApiKind::Class | GatewayApiKind::Grant | GatewayApiKind::TlsPolicy => {
-                self.all_standard_gateways = true;
+                self.all_gateways = true;
             }
         }
     }
 
     /// Adds the routes that refer to a MeshRouteFilter.
     fn route_filter(&mut self, key: &ObjectKey, snapshot: &Snapshot) {
-        let own = snapshot.standard_routes().filter(|route| route.identity.key.namespace == key.namespace);
+        let own = snapshot.routes().filter(|route| route.identity.key.namespace == key.namespace);
         for route in own.filter(|route| route.refers_to_filter(&key.name)) {
-            self.standard_route(route, snapshot);
+            self.route(route, snapshot);
         }
     }
 
     /// Adds the gateways and destinations of a route.
-    fn standard_route(&mut self, route: &StandardRoute, snapshot: &Snapshot) {
+    fn route(&mut self, route: &Route, snapshot: &Snapshot) {
         for parent in &route.parents {
             let key = parent.object.key();
             match parent.kind() {
-                ParentKind::Gateway => drop(self.standard_gateways.insert(key)),
+                ParentKind::Gateway => drop(self.gateways.insert(key)),
                 ParentKind::ListenerSet => {
                     let gateway = snapshot.listener_set(&key).map(|set| set.parent.object.key());
-                    self.standard_gateways.extend(gateway);
+                    self.gateways.extend(gateway);
                 }
                 ParentKind::Service => {
                     self.destinations.insert(ServiceKey::new(&key.namespace, &key.name));
@@ -211,17 +214,17 @@ impl Affected {
     fn routes_to(&mut self, service: &ServiceKey, snapshot: &Snapshot) {
         let (namespace, name) = (&service.namespace, &service.name);
         for route in snapshot.routes_of_backend(service) {
-            self.standard_route(route, snapshot);
+            self.route(route, snapshot);
         }
-        for policy in snapshot.http_routes(namespace) {
+        for policy in snapshot.mesh_http_routes(namespace) {
             self.http_route_to(policy, |to| to.rules.iter().any(|rule| names(rule, name)));
         }
-        for policy in snapshot.gateway_http_routes(namespace) {
+        for policy in snapshot.mesh_gateway_http_routes(namespace) {
             if policy.rules.iter().any(|rule| names(rule, name)) {
                 self.gateway_routes.insert(policy.key.clone());
             }
         }
-        for policy in snapshot.tcp_routes(namespace) {
+        for policy in snapshot.mesh_tcp_routes(namespace) {
             for to in policy.to.iter().filter(|to| to.backends.iter().any(|b| b.name == *name)) {
                 match &to.service {
                     Some(key) => drop(self.destinations.insert(key.clone())),
@@ -264,7 +267,7 @@ impl Affected {
         }
     }
 
-    fn http_route(&mut self, old: Option<&HttpRoute>, new: Option<&HttpRoute>) {
+    fn http_route(&mut self, old: Option<&MeshHttpRoute>, new: Option<&MeshHttpRoute>) {
         if same(old, new, |a, b| a == b) {
             return;
         }
@@ -274,14 +277,14 @@ impl Affected {
     }
 
     /// Adds a policy for some of its destinations.
-    fn http_route_to(&mut self, policy: &HttpRoute, is_affected: impl Fn(&ToHttp) -> bool) {
+    fn http_route_to(&mut self, policy: &MeshHttpRoute, is_affected: impl Fn(&ToHttp) -> bool) {
         for to in policy.to.iter().filter(|to| is_affected(to)) {
             let routes = self.http_routes_by_destination.entry(to.service.clone()).or_default();
             routes.insert(policy.key.clone());
         }
     }
 
-    fn gateway_route(&mut self, old: Option<&GatewayHttpRoute>, new: Option<&GatewayHttpRoute>) {
+    fn gateway_route(&mut self, old: Option<&MeshGatewayHttpRoute>, new: Option<&MeshGatewayHttpRoute>) {
         if let Some(policy) = old.or(new)
             && !same(old, new, |a, b| a == b)
         {
@@ -289,7 +292,7 @@ impl Affected {
         }
     }
 
-    fn tcp_route(&mut self, old: Option<&TcpRoute>, new: Option<&TcpRoute>) {
+    fn tcp_route(&mut self, old: Option<&MeshTcpRoute>, new: Option<&MeshTcpRoute>) {
         if same(old, new, |a, b| a == b) {
             return;
         }
@@ -299,17 +302,17 @@ impl Affected {
         }
     }
 
-    fn gateway(&mut self, old: Option<&Gateway>, new: Option<&Gateway>) {
+    fn gateway(&mut self, old: Option<&MeshGateway>, new: Option<&MeshGateway>) {
         if let Some(gateway) = old.or(new)
             && !same(old, new, |a, b| a == b)
         {
-            self.gateways.insert(gateway.key.clone());
+            self.mesh_gateways.insert(gateway.key.clone());
         }
     }
 
     fn target(&mut self, target: &PolicyTarget, namespace: &Name) {
         if let PolicyTarget::Gateway(name, _) = target {
-            self.gateways.insert(ObjectKey::new(namespace, name));
+            self.mesh_gateways.insert(ObjectKey::new(namespace, name));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The embedded proxy in the mesh, from its first tables to its last connection.
 //!
 //! ```text
-//! ObjectSource -> TableCache -> MeshTables -> proxy.swap;  ListenerSet: bound ports;  KernelRedirect: redirected connections
+//! ObjectSource -> TableCache -> MeshTables -> proxy.swap;  BoundListeners: bound ports;  KernelRedirect: redirected connections
 //! stop:  not ready -> redirect removed -> listeners closed -> open connections drained
 //! ```
 
@@ -24,7 +24,7 @@ use tracing::{info, warn};
 use xds::render::PemKeyPair;
 
 use super::listeners::{
-    FailedListener, ListenerId, ListenerSet, ListenerSpec, SocketUse, unspecified_address,
+    BoundListeners, FailedListener, ListenerId, ListenerSpec, SocketUse, unspecified_address,
 };
 use super::object_source::{MeshInput, ObjectSource};
 use super::proxy_identity::{ProxyIdentity, ProxyRole};
@@ -130,7 +130,7 @@ pub async fn run(
     cache.add(config.identity.clone());
     info!(role = %config.identity.role, node = config.identity.node.as_str(), "waiting for the first table");
     let mut proxy_loop = ProxyLoop {
-        listeners: ListenerSet::new(proxy.clone()),
+        listeners: BoundListeners::new(proxy.clone()),
         config,
         cache,
         proxy,
@@ -179,7 +179,7 @@ struct ProxyLoop {
     config: EmbeddedProxyConfig,
     cache: TableCache,
     proxy: Proxy,
-    listeners: ListenerSet,
+    listeners: BoundListeners,
     redirect: Option<KernelRedirect>,
     health: Arc<TablesHealth>,
     /// Parsed certificates with their source.

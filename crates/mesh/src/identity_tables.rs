@@ -20,7 +20,7 @@ use plan::routes::{
 
 use super::affected::Affected;
 use super::certificate_watches::CertificateKey;
-use super::proxy_identity::{ProxyIdentity, ProxyRole, StandardTable};
+use super::proxy_identity::{PlannedGateway, ProxyIdentity, ProxyRole};
 
 /// Shared by all identities during one refresh.
 pub(super) struct RefreshContext<'r> {
@@ -152,10 +152,9 @@ impl IdentityTables {
                 let key = key.clone();
                 let affected = context.affected;
                 // A MeshGateway comes before a Gateway of the same name.
-                let is_standard = context.snapshot.gateway(&key).is_none();
-                let is_affected = affected.gateways.contains(&key)
-                    || (is_standard
-                        && (affected.all_standard_gateways || affected.standard_gateways.contains(&key)));
+                let is_standard = context.snapshot.mesh_gateway(&key).is_none();
+                let is_affected = affected.mesh_gateways.contains(&key)
+                    || (is_standard && (affected.all_gateways || affected.gateways.contains(&key)));
                 changed.routes |= if everything || is_affected {
                     self.plan_gateway(&key, context.snapshot, &mut stale)
                 } else {
@@ -305,12 +304,12 @@ impl IdentityTables {
         snapshot: &Snapshot,
         stale: &mut BTreeSet<BackendId>,
     ) -> bool {
-        let found = self.identity.gateway(snapshot);
+        let found = self.identity.mesh_gateway(snapshot);
         if found.is_none()
-            && let Some(gateway) = snapshot.standard_gateway(key)
-            && let Some(planned) = self.identity.standard_gateway(snapshot, gateway)
+            && let Some(gateway) = snapshot.gateway(key)
+            && let Some(planned) = self.identity.gateway(snapshot, gateway)
         {
-            return self.put_standard_gateway(planned, stale);
+            return self.put_gateway(planned, stale);
         }
         self.gateway_notices = match &found {
             Some(gateway) => self.no_such_listener(key, gateway).into_iter().collect(),
@@ -334,8 +333,8 @@ impl IdentityTables {
     }
 
     /// Takes over the table of a Gateway of the Gateway API.
-    fn put_standard_gateway(&mut self, planned: StandardTable, stale: &mut BTreeSet<BackendId>) -> bool {
-        let StandardTable { mut table, certificates, notices } = planned;
+    fn put_gateway(&mut self, planned: PlannedGateway, stale: &mut BTreeSet<BackendId>) -> bool {
+        let PlannedGateway { mut table, certificates, notices } = planned;
         table.set_load_balancing(self.load_balancing.clone());
         self.gateway = None;
         self.gateway_notices = notices;
@@ -386,7 +385,7 @@ impl IdentityTables {
         }
     }
 
-    fn no_such_listener(&self, key: &ObjectKey, gateway: &model::route::Gateway) -> Option<Notice> {
+    fn no_such_listener(&self, key: &ObjectKey, gateway: &model::route::MeshGateway) -> Option<Notice> {
         let ProxyRole::Gateway(_, Some(listener)) = &self.identity.role else { return None };
         let message =
             format!("no listener {listener}, so nothing is served; compare spec.listeners with --gateway");

@@ -39,7 +39,7 @@ pub struct ListenerSpec {
     pub flag: &'static str,
 }
 
-pub struct ListenerSet {
+pub struct BoundListeners {
     proxy: Proxy,
     open: BTreeMap<ListenerId, OpenListener>,
     /// Listeners that could not be bound.
@@ -61,7 +61,7 @@ struct OpenListener {
     task: JoinHandle<()>,
 }
 
-impl ListenerSet {
+impl BoundListeners {
     pub fn new(proxy: Proxy) -> Self {
         Self { proxy, open: BTreeMap::new(), failed: BTreeMap::new() }
     }
@@ -201,7 +201,7 @@ mod tests {
 
     #[tokio::test]
     async fn listeners_follow_the_wanted_set_and_a_port_in_use_is_retried() {
-        let mut listeners = ListenerSet::new(Proxy::new(ProxyOptions::default(), ProxyTables::default()));
+        let mut listeners = BoundListeners::new(Proxy::new(ProxyOptions::default(), ProxyTables::default()));
         let local = local();
         let taken = TcpListener::bind((local, 0)).await.unwrap();
         let port = taken.local_addr().unwrap().port();

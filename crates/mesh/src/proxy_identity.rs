@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use model::backend::ConsumerLocation;
-use model::gateway_api::{CONTROLLER, StandardGateway};
-use model::route::{Gateway, GatewayListener, GatewayPort, RouteTable};
+use model::gateway_api::{CONTROLLER, Gateway};
+use model::route::{GatewayPort, MeshGateway, MeshGatewayListener, RouteTable};
 use model::{Labels, Name, Notice, ObjectKey, ServiceKey, Snapshot, annotation};
 use plan::gateway_api::{AssignedAddresses, AttachedRoutes, StatusPlanner, gateway_table};
 use plan::routes::MeshClient;
@@ -111,11 +111,11 @@ impl ProxyIdentity {
     }
 
     /// The gateway, reduced to the listener of the role if it has one.
-    pub(super) fn gateway(&self, snapshot: &Snapshot) -> Option<Gateway> {
+    pub(super) fn mesh_gateway(&self, snapshot: &Snapshot) -> Option<MeshGateway> {
         let ProxyRole::Gateway(key, listener) = &self.role else { return None };
-        let mut gateway = snapshot.gateway(key)?.clone();
+        let mut gateway = snapshot.mesh_gateway(key)?.clone();
         if let Some(name) = listener {
-            let mut listeners: Vec<GatewayListener> = gateway.listeners.into_vec();
+            let mut listeners: Vec<MeshGatewayListener> = gateway.listeners.into_vec();
             listeners.retain(|listener| listener.name == *name);
             gateway.listeners = listeners.into();
         }
@@ -124,11 +124,7 @@ impl ProxyIdentity {
 
     /// The table of a Gateway of the Gateway API, reduced to the listener of the role if it has one; `None` if it belongs
     /// to another controller.
-    pub(super) fn standard_gateway(
-        &self,
-        snapshot: &Snapshot,
-        gateway: &StandardGateway,
-    ) -> Option<StandardTable> {
+    pub(super) fn gateway(&self, snapshot: &Snapshot, gateway: &Gateway) -> Option<PlannedGateway> {
         let class = snapshot.gateway_class(&gateway.class)?;
         if class.controller != CONTROLLER {
             return None;
@@ -142,7 +138,7 @@ impl ProxyIdentity {
             ProxyRole::Gateway(_, Some(name)) => only_listener(&planned, name),
             _ => planned,
         };
-        Some(StandardTable { table, certificates, notices })
+        Some(PlannedGateway { table, certificates, notices })
     }
 }
 
@@ -163,7 +159,7 @@ fn only_listener(table: &RouteTable, name: &Name) -> RouteTable {
 }
 
 /// The table of a Gateway, with what it needs.
-pub(super) struct StandardTable {
+pub(super) struct PlannedGateway {
     pub(super) table: RouteTable,
     pub(super) certificates: BTreeSet<CertificateKey>,
     pub(super) notices: Vec<Notice>,

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use cluster::traffic_reporter::ReportedTraffic;
+use insight::ledger::{PodZones, TrafficGaps, TrafficOwner, TrafficRow, ZonePairTraffic};
+use insight::traffic_reporter::ReportedTraffic;
 use model::ServiceKey;
-use plan::ledger::{PodZones, TrafficGaps, TrafficOwner, TrafficRow, ZonePairTraffic};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;

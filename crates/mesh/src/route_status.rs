@@ -62,12 +62,12 @@ const EVENTS_PER_SYNC: usize = 1_024;
 const KINDS: [ObjectKind; 8] = [
     ObjectKind::Service,
     ObjectKind::Namespace,
-    ObjectKind::HttpRoute,
-    ObjectKind::GatewayHttpRoute,
-    ObjectKind::TcpRoute,
-    ObjectKind::Gateway,
-    ObjectKind::LoadBalancing,
-    ObjectKind::RouteFilter,
+    ObjectKind::MeshHttpRoute,
+    ObjectKind::MeshGatewayHttpRoute,
+    ObjectKind::MeshTcpRoute,
+    ObjectKind::MeshGateway,
+    ObjectKind::MeshLoadBalancing,
+    ObjectKind::MeshRouteFilter,
 ];
 
 type Key = (ObjectKind, ObjectKey);
@@ -182,7 +182,7 @@ struct StatusReconciler {
     wants_other_secrets: bool,
     /// The Secrets of MeshGateways.
     mesh_secrets: BTreeSet<ObjectKey>,
-    standard_certificates: BTreeSet<CertificateKey>,
+    gateway_api_certificates: BTreeSet<CertificateKey>,
     /// Secrets and ConfigMaps whose watch has answered: before that, absence means nothing.
     answered: BTreeSet<CertificateKey>,
     /// The work queue, each key once.
@@ -210,7 +210,7 @@ impl StatusReconciler {
             secrets: BTreeMap::new(),
             wants_other_secrets: false,
             mesh_secrets: BTreeSet::new(),
-            standard_certificates: BTreeSet::new(),
+            gateway_api_certificates: BTreeSet::new(),
             answered: BTreeSet::new(),
             queue: VecDeque::new(),
             queued: BTreeSet::new(),
@@ -263,7 +263,7 @@ impl StatusReconciler {
             self.enqueue_users(&namespace);
         }
         for key in about.mesh_policies(self.mirror.snapshot()) {
-            self.enqueue((ObjectKind::GatewayHttpRoute, key));
+            self.enqueue((ObjectKind::MeshGatewayHttpRoute, key));
         }
     }
 
@@ -284,7 +284,7 @@ impl StatusReconciler {
                     self.enqueue_users(&new.key.namespace);
                 }
             }
-            ObjectChange::Applied(Object::Gateway(gateway), _) => self.gateway_changed(&gateway.key),
+            ObjectChange::Applied(Object::MeshGateway(gateway), _) => self.gateway_changed(&gateway.key),
             ObjectChange::Deleted(kind, key) | ObjectChange::Unreadable(kind, key, _) => {
                 if matches!(change, ObjectChange::Deleted(..)) {
                     self.records.remove(&(*kind, key.clone()));
@@ -294,7 +294,7 @@ impl StatusReconciler {
                 }
                 match kind {
                     ObjectKind::Service => self.enqueue_users(&key.namespace),
-                    ObjectKind::Gateway => self.gateway_changed(key),
+                    ObjectKind::MeshGateway => self.gateway_changed(key),
                     _ => {}
                 }
             }
@@ -332,15 +332,17 @@ impl StatusReconciler {
             let is_there = |service: &ServiceKey| service.namespace == *namespace;
             key.namespace == *namespace
                 || match kind {
-                    ObjectKind::HttpRoute => {
-                        snapshot.http_route(key).is_some_and(|p| p.to.iter().any(|to| is_there(&to.service)))
+                    ObjectKind::MeshHttpRoute => snapshot
+                        .mesh_http_route(key)
+                        .is_some_and(|p| p.to.iter().any(|to| is_there(&to.service))),
+                    ObjectKind::MeshTcpRoute => snapshot.mesh_tcp_route(key).is_some_and(|policy| {
+                        policy.to.iter().filter_map(|to| to.service.as_ref()).any(is_there)
+                    }),
+                    ObjectKind::MeshLoadBalancing => {
+                        snapshot.load_balancing_policy(key).is_some_and(|policy| {
+                            policy.to.iter().filter_map(|to| to.service.as_ref()).any(is_there)
+                        })
                     }
-                    ObjectKind::TcpRoute => snapshot.tcp_route(key).is_some_and(|policy| {
-                        policy.to.iter().filter_map(|to| to.service.as_ref()).any(is_there)
-                    }),
-                    ObjectKind::LoadBalancing => snapshot.load_balancing_policy(key).is_some_and(|policy| {
-                        policy.to.iter().filter_map(|to| to.service.as_ref()).any(is_there)
-                    }),
                     _ => false,
                 }
         };
@@ -353,7 +355,7 @@ impl StatusReconciler {
         let snapshot = self.mirror.snapshot();
         let is_changed = std::mem::take(&mut self.wants_other_secrets);
         if is_changed {
-            let listeners = snapshot.gateways().flat_map(|gateway| gateway.listeners.iter());
+            let listeners = snapshot.mesh_gateways().flat_map(|gateway| gateway.listeners.iter());
             let certificates = listeners.flat_map(|listener| listener.certificates.iter());
             self.mesh_secrets = certificates.map(|certificate| certificate.secret.clone()).collect();
         }
@@ -361,10 +363,10 @@ impl StatusReconciler {
         if !is_changed && standard.is_none() {
             return None;
         }
-        self.standard_certificates =
-            standard.unwrap_or_else(|| std::mem::take(&mut self.standard_certificates));
+        self.gateway_api_certificates =
+            standard.unwrap_or_else(|| std::mem::take(&mut self.gateway_api_certificates));
         let mesh = self.mesh_secrets.iter().map(|key| (CertificateKind::Secret, key.clone()));
-        Some(mesh.chain(self.standard_certificates.iter().cloned()).collect())
+        Some(mesh.chain(self.gateway_api_certificates.iter().cloned()).collect())
     }
 
     fn put_certificate(&mut self, update: CertificateUpdate) {
@@ -405,7 +407,7 @@ impl StatusReconciler {
         for key in changed {
             let affected = self.gateway_api.affected_by_ports(&key, self.mirror.snapshot());
             self.enqueue_standard(affected);
-            self.enqueue((ObjectKind::Gateway, key));
+            self.enqueue((ObjectKind::MeshGateway, key));
         }
     }
 
@@ -442,7 +444,7 @@ impl StatusReconciler {
     /// Returns whether there were any.
     fn plan_standard(&mut self, time: Timestamp) -> bool {
         let is_known = self.mirror.has_listed(&KINDS) && self.mirror.has_listed(&ObjectKind::GATEWAY_API);
-        if !is_known || !self.standard_certificates.is_subset(&self.answered) {
+        if !is_known || !self.gateway_api_certificates.is_subset(&self.answered) {
             return false;
         }
         let is_free = |(kind, key): &&StatusKey| {
@@ -472,30 +474,34 @@ impl StatusReconciler {
         let snapshot: &Snapshot = self.mirror.snapshot();
         let has_listed = |kinds: &[ObjectKind]| self.mirror.has_listed(kinds);
         match kind {
-            ObjectKind::HttpRoute if !has_listed(&[ObjectKind::Service]) => None,
-            ObjectKind::HttpRoute => Some(of_http_route(snapshot, snapshot.http_route(key)?)),
-            ObjectKind::GatewayHttpRoute if !has_listed(&[ObjectKind::Service, ObjectKind::Gateway]) => None,
-            ObjectKind::GatewayHttpRoute => {
-                Some(of_gateway_http_route(snapshot, snapshot.gateway_http_route(key)?))
+            ObjectKind::MeshHttpRoute if !has_listed(&[ObjectKind::Service]) => None,
+            ObjectKind::MeshHttpRoute => Some(of_http_route(snapshot, snapshot.mesh_http_route(key)?)),
+            ObjectKind::MeshGatewayHttpRoute
+                if !has_listed(&[ObjectKind::Service, ObjectKind::MeshGateway]) =>
+            {
+                None
             }
-            ObjectKind::RouteFilter => Some(of_route_filter()),
-            ObjectKind::LoadBalancing => {
+            ObjectKind::MeshGatewayHttpRoute => {
+                Some(of_gateway_http_route(snapshot, snapshot.mesh_gateway_http_route(key)?))
+            }
+            ObjectKind::MeshRouteFilter => Some(of_route_filter()),
+            ObjectKind::MeshLoadBalancing => {
                 let policy = snapshot.load_balancing_policy(key)?;
                 let at_gateway = matches!(policy.target, PolicyTarget::Gateway(..));
-                let of_gateways = [ObjectKind::Gateway, ObjectKind::GatewayApi(GatewayApiKind::Gateway)];
+                let of_gateways = [ObjectKind::MeshGateway, ObjectKind::GatewayApi(GatewayApiKind::Gateway)];
                 let is_known =
                     has_listed(&[ObjectKind::Service]) && (!at_gateway || has_listed(&of_gateways));
                 is_known.then(|| of_load_balancing(snapshot, policy))
             }
-            ObjectKind::TcpRoute => {
-                let policy = snapshot.tcp_route(key)?;
+            ObjectKind::MeshTcpRoute => {
+                let policy = snapshot.mesh_tcp_route(key)?;
                 let at_gateway = matches!(policy.target, PolicyTarget::Gateway(..));
-                let is_known =
-                    has_listed(&[ObjectKind::Service]) && (!at_gateway || has_listed(&[ObjectKind::Gateway]));
+                let is_known = has_listed(&[ObjectKind::Service])
+                    && (!at_gateway || has_listed(&[ObjectKind::MeshGateway]));
                 is_known.then(|| of_tcp_route(snapshot, policy))
             }
             _ => {
-                let gateway = snapshot.gateway(key)?;
+                let gateway = snapshot.mesh_gateway(key)?;
                 let mut named = gateway.listeners.iter().flat_map(|listener| listener.certificates.iter());
                 let is_known = named.all(|certificate| self.secrets.contains_key(&certificate.secret));
                 is_known.then(|| of_gateway(gateway, &self.secrets, &self.unbound))

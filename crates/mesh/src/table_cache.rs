@@ -28,12 +28,12 @@ pub const KINDS: [ObjectKind; 21] = [
     ObjectKind::Slice,
     ObjectKind::Pod,
     ObjectKind::Node,
-    ObjectKind::HttpRoute,
-    ObjectKind::GatewayHttpRoute,
-    ObjectKind::TcpRoute,
-    ObjectKind::Gateway,
-    ObjectKind::LoadBalancing,
-    ObjectKind::RouteFilter,
+    ObjectKind::MeshHttpRoute,
+    ObjectKind::MeshGatewayHttpRoute,
+    ObjectKind::MeshTcpRoute,
+    ObjectKind::MeshGateway,
+    ObjectKind::MeshLoadBalancing,
+    ObjectKind::MeshRouteFilter,
     ObjectKind::Namespace,
     ObjectKind::GATEWAY_API[0],
     ObjectKind::GATEWAY_API[1],
@@ -195,7 +195,7 @@ impl TableCache {
             Err(_) => drop(self.certificates.remove(&key)),
         }
         if self.snapshot().certificate_source(*kind, object) != source.as_ref() {
-            self.affected.all_standard_gateways = true;
+            self.affected.all_gateways = true;
             self.mirror.put_certificate(*kind, object, source);
         }
     }
@@ -284,12 +284,12 @@ fn kind_and_key(object: &Object) -> Option<(ObjectKind, ObjectKey)> {
         Object::Service(o) => (ObjectKind::Service, ObjectKey::new(&o.key.namespace, &o.key.name)),
         Object::Slice(o) => (ObjectKind::Slice, o.key.clone()),
         Object::Pod(o) => (ObjectKind::Pod, o.key.clone()),
-        Object::HttpRoute(o) => (ObjectKind::HttpRoute, o.key.clone()),
-        Object::GatewayHttpRoute(o) => (ObjectKind::GatewayHttpRoute, o.key.clone()),
-        Object::TcpRoute(o) => (ObjectKind::TcpRoute, o.key.clone()),
-        Object::Gateway(o) => (ObjectKind::Gateway, o.key.clone()),
-        Object::RouteFilter(o) => (ObjectKind::RouteFilter, o.key.clone()),
-        Object::LoadBalancing(o) => (ObjectKind::LoadBalancing, o.identity.key.clone()),
+        Object::MeshHttpRoute(o) => (ObjectKind::MeshHttpRoute, o.key.clone()),
+        Object::MeshGatewayHttpRoute(o) => (ObjectKind::MeshGatewayHttpRoute, o.key.clone()),
+        Object::MeshTcpRoute(o) => (ObjectKind::MeshTcpRoute, o.key.clone()),
+        Object::MeshGateway(o) => (ObjectKind::MeshGateway, o.key.clone()),
+        Object::MeshRouteFilter(o) => (ObjectKind::MeshRouteFilter, o.key.clone()),
+        Object::MeshLoadBalancing(o) => (ObjectKind::MeshLoadBalancing, o.identity.key.clone()),
         Object::GatewayApi(o) => {
             let (kind, key) = o.kind_and_key()?;
             (ObjectKind::GatewayApi(kind), key.clone())

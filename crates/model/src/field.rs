@@ -2,7 +2,7 @@
 //!
 //! Reading through a [`Field`] makes a wrong type an error of that field instead of a failure of the whole object: it is
 //! reported once, then the field counts as absent. JSON `null` counts as absent as well. `parse::route` and
-//! `plan::validate` read objects this way.
+//! `apimachinery::validate` read objects this way.
 
 use std::collections::BTreeSet;
 use std::fmt;

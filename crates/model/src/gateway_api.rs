@@ -1,8 +1,8 @@
 //! Objects of the Gateway API (gateway.networking.k8s.io), with the defaults of its schemas applied.
 //!
 //! ```text
-//! GatewayClass <- StandardGateway <- ListenerSet
-//!                 listeners       <- StandardRoute (HTTPRoute, GRPCRoute, TLSRoute, TCPRoute, UDPRoute) -> Services
+//! GatewayClass <- Gateway <- ListenerSet
+//!                 listeners       <- Route (HTTPRoute, GRPCRoute, TLSRoute, TCPRoute, UDPRoute) -> Services
 //! ReferenceGrant: references to other namespaces; BackendTlsPolicy: TLS to Services; CertificateSource: Secrets, ConfigMaps
 //! ```
 //!
@@ -69,9 +69,9 @@ impl GatewayApiKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GatewayApiObject {
     Class(GatewayClass),
-    Gateway(StandardGateway),
-    ListenerSet(StandardListenerSet),
-    Route(StandardRoute),
+    Gateway(Gateway),
+    ListenerSet(ListenerSet),
+    Route(Route),
     Grant(ReferenceGrant),
     TlsPolicy(BackendTlsPolicy),
     Certificate(CertificateSource),
@@ -104,10 +104,10 @@ pub struct GatewayClass {
 
 /// A Gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StandardGateway {
+pub struct Gateway {
     pub identity: ObjectIdentity,
     pub class: Name,
-    pub listeners: Box<[StandardListener]>,
+    pub listeners: Box<[GatewayListener]>,
     pub addresses: Box<[GatewayAddress]>,
     /// The namespaces of ListenerSets; none by default.
     pub listener_sets_from: NamespaceScope,
@@ -131,15 +131,15 @@ pub struct GatewayAddress {
 
 /// A ListenerSet: listeners that are added to a Gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StandardListenerSet {
+pub struct ListenerSet {
     pub identity: ObjectIdentity,
     pub parent: ParentReference,
-    pub listeners: Box<[StandardListener]>,
+    pub listeners: Box<[GatewayListener]>,
 }
 
 /// A listener of a Gateway or ListenerSet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StandardListener {
+pub struct GatewayListener {
     pub name: Name,
     pub hostname: Hostname,
     pub port: u16,
@@ -262,7 +262,7 @@ pub enum ParentKind {
     Other,
 }
 
-/// The kind of a [`StandardRoute`], in order of precedence on one port of a Service.
+/// The kind of a [`Route`], in order of precedence on one port of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RouteKind {
     Grpc,
@@ -297,16 +297,16 @@ impl RouteKind {
 
 /// A route of any kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StandardRoute {
+pub struct Route {
     pub identity: ObjectIdentity,
     pub kind: RouteKind,
     pub parents: Box<[ParentReference]>,
     /// Empty: all hosts of the listener.
     pub hostnames: Box<[Hostname]>,
-    pub rules: Box<[StandardRule]>,
+    pub rules: Box<[GatewayApiRule]>,
 }
 
-impl StandardRoute {
+impl Route {
     /// The Services that requests may go to, mirrors included, each perhaps more than once.
     pub fn backend_services(&self) -> impl Iterator<Item = ServiceKey> {
         let rules = self.rules.iter().map(|rule| &rule.rule);
@@ -342,7 +342,7 @@ impl StandardRoute {
 
 /// A rule of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StandardRule {
+pub struct GatewayApiRule {
     /// Without matches for TLSRoute, TCPRoute and UDPRoute.
     pub rule: Arc<RouteRule>,
     /// Why the rule is dropped: the field and the value that is not supported.

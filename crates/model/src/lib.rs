@@ -10,7 +10,7 @@
 //! | all objects, indexed | [`snapshot`] |
 //! | JSON -> objects, objects -> JSON | [`parse`], [`mod@write`]; [`field`]: fields with paths and errors; [`json`] |
 //! | protobuf -> objects | [`protobuf`]: what is around a message; [`parse::message`]: the message |
-//! | names, labels, identities | [`name`], [`label`], [`uid`], [`annotation`]: every key that is read or written |
+//! | names, labels, identities | [`name`], [`label`], [`uid`], [`annotation`]: every key that is read or written; [`proxy_user`] |
 //! | tables of the data planes | [`forward`] (L4), [`backend`] and [`route`] (L7), [`locality`] |
 //! | messages to users | [`notice`], [`suggestion`] ("did you mean") |
 //! | values | [`address`], [`duration`], [`time`], [`hash`], [`random`], [`tree`] |
@@ -36,6 +36,7 @@ pub mod parse;
 pub mod plant;
 pub mod pod;
 pub mod protobuf;
+pub mod proxy_user;
 pub mod random;
 pub mod route;
 pub mod service;
@@ -60,6 +61,7 @@ pub use node::{Namespace, Node};
 pub use notice::{Notice, ObjectRef};
 pub use parse::Object;
 pub use pod::{ContainerPort, Pod, PodDetails};
+pub use proxy_user::{ProxyKind, ProxyUser};
 pub use route::{BackendId, RouteTable};
 pub use service::{ClusterIps, Service, ServicePort, ServiceType, TargetPort, TrafficPolicy};
 pub use service_cidr::{IpAddress, ParentRef, ServiceCidr};

@@ -40,7 +40,9 @@ use crate::notice::{Notice, ObjectRef};
 use crate::pod::Pod;
 use crate::protobuf;
 use crate::protobuf::wire::WireError;
-use crate::route::{Gateway, GatewayHttpRoute, HttpRoute, LoadBalancingPolicy, RouteFilterObject, TcpRoute};
+use crate::route::{
+    MeshGateway, MeshGatewayHttpRoute, MeshHttpRoute, MeshLoadBalancing, MeshRouteFilter, MeshTcpRoute,
+};
 use crate::service::Service;
 use crate::service_cidr::{IpAddress, ServiceCidr};
 use crate::slice::Slice;
@@ -62,12 +64,12 @@ pub enum Object {
     Namespace(Namespace),
     ServiceCidr(ServiceCidr),
     IpAddress(IpAddress),
-    HttpRoute(Box<HttpRoute>),
-    GatewayHttpRoute(Box<GatewayHttpRoute>),
-    TcpRoute(Box<TcpRoute>),
-    Gateway(Box<Gateway>),
-    LoadBalancing(Box<LoadBalancingPolicy>),
-    RouteFilter(Box<RouteFilterObject>),
+    MeshHttpRoute(Box<MeshHttpRoute>),
+    MeshGatewayHttpRoute(Box<MeshGatewayHttpRoute>),
+    MeshTcpRoute(Box<MeshTcpRoute>),
+    MeshGateway(Box<MeshGateway>),
+    MeshLoadBalancing(Box<MeshLoadBalancing>),
+    MeshRouteFilter(Box<MeshRouteFilter>),
     GatewayApi(Box<GatewayApiObject>),
 }
 

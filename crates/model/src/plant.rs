@@ -1,4 +1,4 @@
-//! Bugs that the simulated plane has to find (crate plane). Builds with debug assertions can have them; in all
+//! Bugs that the simulated fleet has to find (crate fleet). Builds with debug assertions can have them; in all
 //! others every question is a constant.
 
 /// A bug that a test plants.

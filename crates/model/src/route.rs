@@ -47,19 +47,19 @@ pub use header_changes::{HeaderChange, HeaderChanges};
 pub use hostname::{HostMap, Hostname, plain_host};
 pub use load_balancing::{
     CircuitBreakerFields, EffectiveLoadBalancing, FaultInjection, FieldOrigin, HashOn, InjectedAbort,
-    InjectedDelay, LbAlgorithm, LoadBalancing, LoadBalancingPolicy, LocalityPriority, LocalityRule,
+    InjectedDelay, LbAlgorithm, LoadBalancing, LocalityPriority, LocalityRule, MeshLoadBalancing,
     OutlierLimits, RateLimit, RetryBudget, RetryDefaults, SlowStart, TimeoutDefaults, ToLoadBalancing,
     WeightedZone, ZoneMatch,
 };
 pub use matcher::{MatchEntry, RouteGroup};
 pub use pattern::Pattern;
 pub use policy::{
-    Certificate, Gateway, GatewayHttpRoute, GatewayListener, GatewayProtocol, HttpRoute, PolicyTarget,
-    TcpRoute, ToHttp, ToTcp,
+    Certificate, MeshGateway, MeshGatewayHttpRoute, MeshGatewayListener, MeshGatewayProtocol, MeshHttpRoute,
+    MeshTcpRoute, PolicyTarget, ToHttp, ToTcp,
 };
 pub use redirect::{Arrival, RequestRedirect, Scheme};
 pub use request::{HeaderLines, HeaderList, RequestView, UnmetCondition};
-pub use route_filter::{ExtensionEffect, RouteFilterObject};
+pub use route_filter::{ExtensionEffect, MeshRouteFilter};
 pub use rule::{
     BackendObject, BackendRef, ExtensionFilter, HeaderMatch, HeaderModifier, MatchConditions, PathMatch,
     Percentage, QueryMatch, RedirectFilter, RequestTimeouts, RewriteFilter, RouteFilter, RouteMatch,

@@ -74,12 +74,12 @@ impl Snapshot {
             }
             Object::ServiceCidr(cidr) => drop(self.service_cidrs.insert(cidr.name.clone(), cidr)),
             Object::IpAddress(ip) => drop(self.ip_addresses.insert(ip.address, ip)),
-            Object::HttpRoute(route) => self.routes.put_http(*route),
-            Object::GatewayHttpRoute(route) => self.routes.put_gateway_http(*route),
-            Object::TcpRoute(route) => self.routes.put_tcp(*route),
-            Object::Gateway(gateway) => self.routes.put_gateway(*gateway),
-            Object::RouteFilter(filter) => self.routes.put_route_filter(*filter),
-            Object::LoadBalancing(policy) => self.routes.put_load_balancing(*policy, self.revision.0),
+            Object::MeshHttpRoute(route) => self.routes.put_http(*route),
+            Object::MeshGatewayHttpRoute(route) => self.routes.put_gateway_http(*route),
+            Object::MeshTcpRoute(route) => self.routes.put_tcp(*route),
+            Object::MeshGateway(gateway) => self.routes.put_mesh_gateway(*gateway),
+            Object::MeshRouteFilter(filter) => self.routes.put_route_filter(*filter),
+            Object::MeshLoadBalancing(policy) => self.routes.put_load_balancing(*policy, self.revision.0),
             Object::GatewayApi(object) => self.gateway_api.put(*object, self.revision.0),
         }
     }

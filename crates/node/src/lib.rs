@@ -22,6 +22,7 @@ pub mod node_events;
 pub mod node_lease;
 pub mod object_contact;
 pub mod offline;
+mod offline_start;
 pub mod run;
 pub mod running_config;
 pub mod slice_watches;

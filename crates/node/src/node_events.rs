@@ -151,7 +151,7 @@ mod tests {
         // Open files live on; nothing is left behind.
         std::fs::remove_dir_all(&folder).expect("removing the folder");
         let store = Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
-        let client = cluster::in_process(store, &Clock::system());
+        let client = cluster::in_process(store.local(), &Clock::system());
         let nodes: Api<DynamicObject> = Api::all_with(client.clone(), &ObjectKind::Node.resource());
         let node = DynamicObject::new("n1", &ObjectKind::Node.resource());
         let made = nodes.create(&PostParams::default(), &node).await.expect("a Node");

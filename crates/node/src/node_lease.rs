@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use clock::Clock;
 use cluster::api_outage;
+use insight::status::PastOutage;
+use insight::status::convergence::DurationCounts;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
 use model::annotation;
-use plan::status::PastOutage;
-use plan::status::convergence::DurationCounts;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

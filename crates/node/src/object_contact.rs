@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clock::Clock;
 use cluster::api_outage;
-use plan::status::ObjectAge;
+use insight::status::ObjectAge;
 use tokio::sync::watch;
 
 use super::node_lease::ProgrammedState;

@@ -21,11 +21,11 @@ use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::{NftablesBackend, list_chains};
 use http::StatusCode;
 
+use crate::offline_start::OfflineStart;
+use insight::ledger::ZoneLookup;
 use kube::Client;
 use model::random::Random;
 use model::{GoDuration, Notice};
-use plan::ledger::ZoneLookup;
-use plan::offline_start::OfflineStart;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -46,8 +46,8 @@ use super::{local_addresses, running_config, sysctl, traffic};
 use cluster::admin_server::access::{AdminAccess, AdminAccessArgs};
 use cluster::admin_server::{self, AdminPage, AdminRoutes};
 use cluster::ledger_client::LedgerClient;
-use cluster::traffic_reporter::TrafficReporter;
 use cluster::{Connection, InformerEvent, ObjectKind, systemd};
+use insight::traffic_reporter::TrafficReporter;
 
 /// Most watch events applied between two syncs.
 const EVENT_BATCH: usize = 1000;

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clock::Clock;
+use insight::status::ObjectAge;
 use nix::sys::socket::{getsockopt, sockopt};
 use plan::forward::NodePortRange;
-use plan::status::ObjectAge;
 use serde_json::{Value, json};
 
 use super::config::{Configuration, NodeSettings, file};

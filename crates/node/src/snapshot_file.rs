@@ -4,7 +4,7 @@
 //! watches --every event--> SnapshotFile --when it changed, every 2 s and 1 s per MB--> FILE (new file, synced, renamed)
 //!                                       \\--before the kernel changes--> FILE.mark: FILE is older than the kernel
 //! start: no watch has listed after 10 s -> FILE, as if the API had listed it; the API's own list replaces it
-//!        (but the kernel stays as it is where it is newer: `plan::offline_start`)
+//!        (but the kernel stays as it is where it is newer: `offline_start`)
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,11 +14,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::offline_start::{ChangeMark, OfflineStart, offline_start};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cluster::{InformerEvent, ObjectKind, WatchedObject};
 use jiff::Timestamp;
-use plan::offline_start::{ChangeMark, OfflineStart, offline_start};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 

@@ -25,12 +25,12 @@ use clock::Clock;
 use cluster::{ObjectKind, WatchCache};
 use dataplane::backend::{BackendError, NodeBackend, PreviousMode};
 use dataplane::conntrack::ConntrackTable;
+use insight::status::convergence::DurationCounts;
 use model::forward::FrontendKind;
 use model::plant::{PlantedBug, is_planted};
 use model::{Family, ForwardingTable, Frontend, Node, Notice, ObjectKey, ServiceKey, Timestamp};
 use plan::capacity;
 use plan::forward::{Forwarder, HealthCheck, NodeConfig, ServiceDelta, health_check, localhost_node_ports};
-use plan::status::convergence::DurationCounts;
 use plan::subsetting::SliceView;
 use tokio::sync::watch;
 

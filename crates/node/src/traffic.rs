@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clock::Clock;
-use cluster::traffic_reporter::ReportedTraffic;
+use insight::ledger::{
+    MAX_REPORT_PAIRS, PodZones, TrafficGaps, TrafficOwner, TrafficRow, ZoneLookup, ZonePairTraffic,
+};
+use insight::traffic_reporter::ReportedTraffic;
 use model::forward::{ForwardingTable, FrontendAddress};
 use model::{Locality, Name, ServiceKey, Slice, Snapshot};
 use plan::forward::NodeConfig;
-use plan::ledger::{
-    MAX_REPORT_PAIRS, PodZones, TrafficGaps, TrafficOwner, TrafficRow, ZoneLookup, ZonePairTraffic,
-};
 use tokio::sync::watch;
 
 use super::metrics::{LabelPairs, NodeMetrics, report_result};

@@ -68,11 +68,10 @@ impl World {
     fn delete(&mut self, kind: &str, name: &str) {
         match kind {
             "ReferenceGrant" => self.snapshot.remove_reference_grant(&key(name)),
-            "Gateway" => self.snapshot.remove_standard_gateway(&key(name)),
-            kind => self.snapshot.remove_standard_route(
-                RouteKind::parse(kind).unwrap_or_else(|| panic!("{kind}")),
-                &key(name),
-            ),
+            "Gateway" => self.snapshot.remove_gateway(&key(name)),
+            kind => self
+                .snapshot
+                .remove_route(RouteKind::parse(kind).unwrap_or_else(|| panic!("{kind}")), &key(name)),
         }
     }
 
@@ -126,7 +125,7 @@ fn send<T>(world: &World, request: &Value, check: impl FnOnce(&RequestTrace<'_>)
     let (edge, is_grpc) = (EdgeSettings::default(), request["protocol"] == "grpc");
     let snapshot = &world.snapshot;
     if let Some(gateway) = request["gateway"].as_str() {
-        let gateway = snapshot.standard_gateway(&key(gateway)).expect("the Gateway");
+        let gateway = snapshot.gateway(&key(gateway)).expect("the Gateway");
         let (table, _) = gateway_table(snapshot, gateway);
         let at = ArrivingRequest {
             port: u16::try_from(request["port"].as_u64().expect("a port")).expect("a port"),

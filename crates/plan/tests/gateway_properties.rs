@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::route::{Gateway, HttpRule, RouteTable, Routing};
+use model::route::{HttpRule, MeshGateway, RouteTable, Routing};
 use model::{Interner, Name, ObjectKey, ServiceKey, Snapshot, parse};
 use plan::routes::{GatewayRoutes, gateway};
 use proptest::prelude::*;
@@ -66,7 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn edge() -> Gateway {
+fn edge() -> MeshGateway {
     let value = json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway",
     "metadata": {"namespace": "default", "name": "edge"}, "spec": {"listeners": [
         {"name": "all", "port": 80, "protocol": "HTTP"},
@@ -77,7 +77,7 @@ fn edge() -> Gateway {
     ]}});
     let mut snapshot = Snapshot::default();
     put(&mut snapshot, &value);
-    snapshot.gateway(&ObjectKey::new(&"default".into(), &"edge".into())).expect("it is there").clone()
+    snapshot.mesh_gateway(&ObjectKey::new(&"default".into(), &"edge".into())).expect("it is there").clone()
 }
 
 fn put(snapshot: &mut Snapshot, value: &Value) {
@@ -101,7 +101,7 @@ fn apply(snapshot: &mut Snapshot, step: &Step, touched: &mut BTreeSet<Name>) {
         }
         Step::Remove(n) => {
             let name = Name::new(&format!("p{n}"));
-            snapshot.remove_gateway_http_route(&ObjectKey::new(&namespace, &name));
+            snapshot.remove_mesh_gateway_http_route(&ObjectKey::new(&namespace, &name));
             touched.insert(name);
         }
         Step::Service(n, there) => {
@@ -116,7 +116,8 @@ fn apply(snapshot: &mut Snapshot, step: &Step, touched: &mut BTreeSet<Name>) {
                 snapshot.remove_service(&ServiceKey::new(&namespace, &name.into()));
             }
             // More than those that name it does no harm.
-            touched.extend(snapshot.gateway_http_routes(&namespace).map(|policy| policy.key.name.clone()));
+            touched
+                .extend(snapshot.mesh_gateway_http_routes(&namespace).map(|policy| policy.key.name.clone()));
         }
     }
 }

@@ -1,11 +1,10 @@
-//! The L7 cases through the library: requests, merges and validation, as a proxy and an admission would ask.
+//! The L7 cases through the library: requests and merges, as a proxy would ask.
 
 use std::collections::BTreeSet;
 
 use model::route::{Arrival, BackendTarget, EdgeSettings, RouteTable, Routing, Scheme, rule_value};
 use model::{Interner, Name, ObjectKey, ServiceKey, Snapshot, parse};
 use plan::routes::{MeshClient, RequestOutcome, TracedRequest, gateway, outbound, trace};
-use plan::validate::validate;
 use serde_json::{Value, json};
 
 fn file() -> Value {
@@ -98,7 +97,8 @@ fn send(snapshot: &Snapshot, fixture: &Value, request: &Value) -> RequestOutcome
         in_mesh = between(snapshot, &fixture["client"], &fixture["destination"]);
         (Some(&in_mesh), None)
     } else {
-        let edge = snapshot.gateway(&ObjectKey::new(&"default".into(), &"edge".into())).expect("the gateway");
+        let edge =
+            snapshot.mesh_gateway(&ObjectKey::new(&"default".into(), &"edge".into())).expect("the gateway");
         table = gateway(snapshot, edge).0;
         let port = table.ports().next().expect("a port");
         (port.listener(&incoming.host).and_then(|l| l.routing(&incoming.host)), Some(port.number))
@@ -158,15 +158,5 @@ fn policies_are_merged_as_the_cases_say() {
         let own = routes.rules().filter(|rule| rule.origin.policy.is_some());
         let rules: Vec<Value> = own.map(|rule| rule_value(&rule.rule)).collect();
         assert_eq!(Value::from(rules), case["expect_rules"], "{}", case["id"]);
-    }
-}
-
-#[test]
-fn what_the_cases_refuse_is_refused_by_field() {
-    for case in cases("validation") {
-        let fields: Vec<String> =
-            validate(&wrapped(&case["resource"])).into_iter().map(|v| v.field).collect();
-        let wanted: Vec<&str> = case["violation_path"].as_str().into_iter().collect();
-        assert_eq!(fields, wanted, "{}", case["id"]);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use model::random::Random;
 use model::{Name, Node, Timestamp};
 use plan::hints::ClusterTopology;
-use plan::ledger::BusiestNode;
+use plan::spill::measured::BusiestNode;
 use plan::spill::measured::{
     DemandDecision, DemandInput, DemandMemory, PredictedTraffic, SuspectedNode, WriteBudget, WriteReason,
     ZoneMeasurement, decide,

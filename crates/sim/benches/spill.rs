@@ -15,8 +15,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use insight::ledger::{TrafficGaps, TrafficLedger, TrafficOwner, TrafficReport, TrafficRow, ZonePairTraffic};
 use model::random::Random;
-use plan::ledger::{TrafficGaps, TrafficLedger, TrafficOwner, TrafficReport, TrafficRow, ZonePairTraffic};
 use plan::work_queue::MonotonicTime;
 use sim::closed_loop::{
     DAY, DemandTrace, LoopScore, LoopStrategy, MeasuredOptions, SCENARIOS, TraceKind, run,

@@ -19,7 +19,7 @@ pub mod replay;
 pub mod scoring;
 mod slice_group;
 mod synthetic;
-pub use plan::what_if;
+pub use insight::what_if;
 
 pub use algorithm::{Algorithm, AlgorithmSettings};
 pub use dataset::Dataset;

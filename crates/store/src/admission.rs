@@ -14,7 +14,7 @@ mod schema_validation;
 pub mod service;
 mod warnings;
 
-use plan::validate::{FieldErrorType, ValidationOptions, Violation, refuse_disabled};
+use apimachinery::validate::{FieldErrorType, ValidationOptions, Violation, refuse_disabled};
 use serde_json::Value;
 
 use crate::api::Subresource;
@@ -42,7 +42,7 @@ pub(crate) fn validate(
     new: &Value,
 ) -> Result<(), StatusError> {
     let settings = &ranges.node_ports;
-    let violations = if plan::validate::is_known(new) {
+    let violations = if apimachinery::validate::is_known(new) {
         match old {
             Some(old) if subresource == Subresource::EphemeralContainers => {
                 settings.validate_ephemeral_containers(old, new)
@@ -69,7 +69,7 @@ pub(crate) fn validate(
     if causes.is_empty() { Ok(()) } else { Err(StatusError::invalid(kind, meta::text(new, "name"), &causes)) }
 }
 
-/// Metadata has the same rules in every kind. `plan::validate` has them for some kinds; other objects are validated as if
+/// Metadata has the same rules in every kind. `apimachinery::validate` has them for some kinds; other objects are validated as if
 /// they were of one of those with the same format of names.
 fn metadata_violations(
     settings: &ValidationOptions,

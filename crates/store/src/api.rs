@@ -33,6 +33,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ::listener::ConnectionHandle;
+use apimachinery::rbac::{self, AccessAttributes, Impersonation, UserInfo};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use clock::Clock;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
@@ -41,7 +42,6 @@ use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Body as HttpBody;
 use model::random::Random;
-use plan::rbac::{self, AccessAttributes, Impersonation, UserInfo};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 

@@ -18,11 +18,11 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use apimachinery::audit_policy::{AuditDecision, AuditLevel, AuditPolicy, AuditStage};
+use apimachinery::rbac::{AccessAttributes, Impersonation};
 use clock::Clock;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response};
-use plan::audit_policy::{AuditDecision, AuditLevel, AuditPolicy, AuditStage};
-use plan::rbac::{AccessAttributes, Impersonation};
 use serde_json::{Value, json};
 
 use crate::api::{Caller, ResponseBody, body};

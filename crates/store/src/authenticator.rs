@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use apimachinery::join::{self, JoinToken, NodeIdentity, StoredToken};
+use apimachinery::rbac::UserInfo;
+use apimachinery::service_account::{LiveObject, TokenConfig, TokenPlan, check_claims};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use plan::join::{self, JoinToken, NodeIdentity, ProxyUser, StoredToken};
-use plan::rbac::UserInfo;
-use plan::service_account::{LiveObject, TokenConfig, TokenPlan, check_claims};
+use model::ProxyUser;
 use rcgen::PublicKeyData;
 use ring::digest;
 use ring::rand::SystemRandom;
@@ -227,7 +228,7 @@ impl Authenticator {
         let TokenConfig { issuer, api_audiences, .. } = &self.config;
         let claims = node.claims(issuer, api_audiences, id, now, self.node_seconds());
         self.sign_claims(&match proxy {
-            Some(proxy) => proxy.claims(claims),
+            Some(proxy) => join::proxy_claims(proxy, claims),
             None => claims,
         })
     }

@@ -7,11 +7,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, TryLockError};
 
-use http::Method;
-use plan::rbac::{
+use apimachinery::rbac::{
     AccessAttributes, AccessDecision, GROUP, RbacPolicy, ResourceAttributes, UserInfo, authorize,
     forbidden_message,
 };
+use http::Method;
 use serde_json::{Value, json};
 
 use crate::api::{RequestPath, Subresource};

@@ -4,10 +4,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use apimachinery::cluster_ips::{api_address, check_api_address, kubernetes_service};
+use apimachinery::rbac::{bootstrap_objects, reconciled};
 use ipnet::IpNet;
 use model::{Interner, IpAddress, Notice, Object, ObjectRef, Service, ServiceCidr};
-use plan::cluster_ips::{api_address, check_api_address, kubernetes_service};
-use plan::rbac::{bootstrap_objects, reconciled};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

@@ -33,9 +33,9 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto};
 
 use crate::api::Caller;
+use apimachinery::rbac::AUTHENTICATED;
 pub use authority::{Authority, IssuedCertificate, public_key_hash, set_validity};
 use authority::{ServerCertificate, VALIDITY_DAYS, key_at, not_after};
-use plan::rbac::AUTHENTICATED;
 
 /// Interval between checks for credentials to renew, or that were deleted to be replaced.
 const REFRESH_PERIOD: Duration = Duration::from_secs(60);

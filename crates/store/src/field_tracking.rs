@@ -1,10 +1,10 @@
 //! Field ownership of the served kinds: their versions and schemas, the fields that a resource does not write, and what a
-//! write makes of `metadata.managedFields`. The decisions are in [`plan::managed_fields`].
+//! write makes of `metadata.managedFields`. The decisions are in [`apimachinery::managed_fields`].
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-use plan::managed_fields::{
+use apimachinery::managed_fields::{
     ApiVersions, ApplyConflict, ApplyRefusal, ApplyRequest, FieldSchema, FieldSet, FieldWrite, ManagedFields,
 };
 use serde_json::{Value, json};

@@ -649,7 +649,7 @@ const fn beta(kind: ResourceKind) -> ResourceKind {
 }
 
 /// Roles and bindings.
-const RBAC: ResourceKind = ResourceKind { group: plan::rbac::GROUP, update_creates: true, ..BASE };
+const RBAC: ResourceKind = ResourceKind { group: apimachinery::rbac::GROUP, update_creates: true, ..BASE };
 
 /// The definition of objects with an open `spec` and `status`.
 pub(crate) const OPEN_DEFINITION: &str = "dev.zoneward.v1alpha1.OpenObject";

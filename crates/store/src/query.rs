@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use crate::kinds::ResourceKind;
 use crate::selector::{FieldSelector, LabelSelector};
-use plan::validate::FieldErrorType;
+use apimachinery::validate::FieldErrorType;
 
 use crate::status::{Cause, StatusError};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use plan::rbac::aggregated_rules;
+use apimachinery::rbac::aggregated_rules;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

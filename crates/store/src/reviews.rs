@@ -1,11 +1,11 @@
 //! The reviews of authentication.k8s.io and authorization.k8s.io: objects that are answered and not stored.
 
-use jiff::Timestamp;
-use plan::rbac::{
+use apimachinery::rbac::{
     AccessAttributes, AccessDecision, PolicyRule, RbacPolicy, ResourceAttributes, UserInfo, authorize,
     rules_for,
 };
-use plan::validate::FieldErrorType;
+use apimachinery::validate::FieldErrorType;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::kinds::ResourceKind;

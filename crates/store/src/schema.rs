@@ -53,7 +53,7 @@ fn generate() -> Map<String, Value> {
         wrap_references(definition);
         merge_keys::put_in(name, definition);
     }
-    plan::managed_fields::annotate(&mut definitions);
+    apimachinery::managed_fields::annotate(&mut definitions);
     definitions.sort_keys();
     definitions
 }

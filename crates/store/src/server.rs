@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 use ::listener::fair_connections::RequestInFlight;
 use ::listener::{ConnectionOwner, ConnectionPlace, HandshakeTurns};
+use apimachinery::join::{NodeIdentity, bound_node};
+use apimachinery::rbac::{self, UserInfo};
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION};
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -29,8 +31,6 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use plan::join::{NodeIdentity, bound_node};
-use plan::rbac::{self, UserInfo};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{Notify, watch};
@@ -389,6 +389,13 @@ impl LocalApi {
     /// The API for a trusted caller.
     pub fn new(api: Api, caller: Caller) -> Self {
         Self { api, caller }
+    }
+}
+
+impl Api {
+    /// The API as a service for this process, with all permissions.
+    pub fn local(&self) -> LocalApi {
+        LocalApi::new(self.clone(), Caller::own())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use plan::validate::FieldErrorType;
+use apimachinery::validate::FieldErrorType;
 use serde_json::{Value, json};
 
 use crate::kinds::ResourceKind;

@@ -1,7 +1,7 @@
 //! Server-side apply against the API: the cases of `vectors/server-side-apply.json` for built-in kinds, and what the
 //! server adds to them. Cases of custom resources run in the crate `plan`.
 
-#[path = "../../plan/tests/server_side_apply/pruned.rs"]
+#[path = "../../apimachinery/tests/server_side_apply/pruned.rs"]
 mod pruned;
 
 use crate::world;

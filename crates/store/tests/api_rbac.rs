@@ -3,8 +3,8 @@
 use crate::world;
 use std::time::Duration;
 
+use apimachinery::audit_policy::AuditPolicy;
 use http::Request;
-use plan::audit_policy::AuditPolicy;
 use serde_json::{Value, json};
 use store::api::Caller;
 use store::audit::{AuditLog, AuditOptions};

@@ -235,7 +235,7 @@ async fn requests_without_credentials_are_in_the_audit_log() {
         {"level": "None", "nonResourceURLs": ["/healthz"]},
         {"level": "Metadata", "users": ["kubernetes-admin"]},
         {"level": "RequestResponse", "omitStages": ["RequestReceived"]}]});
-    let policy = plan::audit_policy::AuditPolicy::parse(&policy).unwrap();
+    let policy = apimachinery::audit_policy::AuditPolicy::parse(&policy).unwrap();
     let options = AuditOptions { policy, path: log.clone(), max_size: 0, max_backups: 0 };
     let audit = AuditLog::open(options, clock::Clock::system()).unwrap();
     let world = World::new().await.map_api(|api| api.with_audit(audit));

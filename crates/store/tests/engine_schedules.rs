@@ -11,8 +11,8 @@ mod source {
 }
 use source::engine;
 
-// The checker of the simulated plane: this crate cannot depend on one above it.
-#[path = "../../plane/src/linearizability.rs"]
+// The checker of the simulated fleet: this crate cannot depend on one above it.
+#[path = "../../fleet/src/linearizability.rs"]
 mod linearizability;
 
 #[path = "engine_schedules/clients.rs"]

@@ -4,8 +4,8 @@
 use crate::world;
 use std::sync::Arc;
 
+use apimachinery::rbac::UserInfo;
 use http::Request;
-use plan::rbac::UserInfo;
 use serde_json::{Value, json};
 use store::api::Caller;
 use world::{World, read};

@@ -29,8 +29,8 @@ pub(crate) enum Command {
     },
     Bench(BenchOptions),
     Soak(SoakOptions),
-    /// Seeds of the simulated plane.
-    SoakPlane {
+    /// Seeds of the simulated fleet.
+    SoakFleet {
         seed: Option<String>,
         minutes: u64,
     },
@@ -62,8 +62,8 @@ pub(crate) struct SoakOptions {
 }
 
 const DEFAULT_SOAK_SECONDS: u64 = 60;
-/// Minutes of `soak plane`.
-const DEFAULT_PLANE_MINUTES: u64 = 10;
+/// Minutes of `soak fleet`.
+const DEFAULT_FLEET_MINUTES: u64 = 10;
 
 pub(crate) fn help() -> String {
     let rows = |parts: &[Part]| -> String {
@@ -97,11 +97,11 @@ Developer commands of Zoneward
   cargo xtask soak [NAME] [--seconds N]
       Run the soak_ tests optimised, for N seconds each (default {DEFAULT_SOAK_SECONDS}).
       `soak fuzz` runs the fuzz targets instead, `soak fuzz::NAME` one of them, `soak attack` attacks
-      running processes and prints what other clients notice, and `soak planted` lets the simulated plane
+      running processes and prints what other clients notice, and `soak planted` lets the simulated fleet
       look for bugs that are planted, and prints with which seed it finds each.
 
-  cargo xtask soak plane [--seed N] [--minutes M]
-      Run seeds of the simulated plane from N on, optimised, for M minutes (default {DEFAULT_PLANE_MINUTES}) or until one fails:
+  cargo xtask soak fleet [--seed N] [--minutes M]
+      Run seeds of the simulated fleet from N on, optimised, for M minutes (default {DEFAULT_FLEET_MINUTES}) or until one fails:
       it prints the seed, the shortest prefix and the last events. docs/benchmarks/simulation.md explains it.
 
   cargo xtask soak dist [--profile dist|quick|release]
@@ -153,7 +153,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Stop> {
             args.positional();
             Command::SoakDist { profile }
         }
-        "soak" if args.words.iter().any(|word| word == "plane") => {
+        "soak" if args.words.iter().any(|word| word == "fleet") => {
             let (seed, minutes) = (args.value("--seed")?, args.value("--minutes")?);
             args.positional();
             let whole = |name: &str, text: String| match text.parse::<u64>() {
@@ -162,8 +162,8 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Stop> {
             };
             let seed = seed.map(|text| whole("--seed", text)).transpose()?;
             let minutes = minutes.map(|text| whole("--minutes", text)).transpose()?;
-            let minutes = minutes.and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_PLANE_MINUTES);
-            Command::SoakPlane { seed, minutes }
+            let minutes = minutes.and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_FLEET_MINUTES);
+            Command::SoakFleet { seed, minutes }
         }
         "soak" => {
             let seconds = match args.value("--seconds")? {
@@ -314,10 +314,10 @@ mod tests {
         assert_eq!(parsed("soak"), soak(None, DEFAULT_SOAK_SECONDS));
         assert_eq!(parsed("soak --seconds 5 queue"), soak(Some("queue"), 5));
         assert_eq!(parsed("soak plan::work_queue --seconds=7"), soak(Some("plan::work_queue"), 7));
-        let plane =
-            |seed: Option<&str>, minutes| Command::SoakPlane { seed: seed.map(str::to_owned), minutes };
-        assert_eq!(parsed("soak plane"), Ok(plane(None, DEFAULT_PLANE_MINUTES)));
-        assert_eq!(parsed("soak plane --seed 7 --minutes 2"), Ok(plane(Some("7"), 2)));
+        let fleet =
+            |seed: Option<&str>, minutes| Command::SoakFleet { seed: seed.map(str::to_owned), minutes };
+        assert_eq!(parsed("soak fleet"), Ok(fleet(None, DEFAULT_FLEET_MINUTES)));
+        assert_eq!(parsed("soak fleet --seed 7 --minutes 2"), Ok(fleet(Some("7"), 2)));
         for (line, profile) in [("soak dist", "dist"), ("soak --profile quick dist", "quick")] {
             assert_eq!(parsed(line), Ok(Command::SoakDist { profile: profile.to_owned() }), "{line}");
         }

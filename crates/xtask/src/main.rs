@@ -60,7 +60,7 @@ fn run(command: Command) -> Result<(), Stop> {
         Command::Dist { words } => dist::run(&words),
         Command::Bench(options) => bench::run(&options),
         Command::Soak(options) => soak::run(&options),
-        Command::SoakPlane { seed, minutes } => soak::plane(seed.as_deref(), minutes),
+        Command::SoakFleet { seed, minutes } => soak::fleet(seed.as_deref(), minutes),
         Command::SoakDist { profile } => dist::soak(&profile),
     }
 }

@@ -52,10 +52,10 @@ fn attack(seconds: u64) -> Result<(), Stop> {
 /// The search for planted bugs, then its rows as a table: two to three CPU-minutes after the build. Bugs can be planted in
 /// builds with debug assertions alone.
 fn planted() -> Result<(), Stop> {
-    report::heading("planted: the simulated plane looks for each of ten planted bugs");
+    report::heading("planted: the simulated fleet looks for each of ten planted bugs");
     tools::ensure(&[tools::NEXTEST], true)?;
     let mut run =
-        shell::nextest(&["run", "--cargo-profile", "release", "--profile", "soak", "--package", "plane"]);
+        shell::nextest(&["run", "--cargo-profile", "release", "--profile", "soak", "--package", "fleet"]);
     run.args(["--config", "profile.release.debug-assertions=true"]);
     run.args(["--ignore-default-filter", "-E", "test(/^planted::/)"]);
     let mut rows = Vec::new();
@@ -63,7 +63,7 @@ fn planted() -> Result<(), Stop> {
     rows.sort();
     report::say("| bug | seeds | found by |\n|---|---|---|");
     rows.iter().for_each(|(_, row)| report::say(row));
-    let advice = "`plane --plant BUG --seed N --once --trace` shows a run";
+    let advice = "`fleet --plant BUG --seed N --once --trace` shows a run";
     shell::check(status, "the test of planted bugs", advice)
 }
 
@@ -75,15 +75,15 @@ fn planted_row(line: &str) -> Option<(u64, String)> {
     Some((seeds, line.trim().to_string()))
 }
 
-/// Seeds of the simulated plane, from one on or from a random one.
-pub(crate) fn plane(seed: Option<&str>, minutes: u64) -> Result<(), Stop> {
-    report::heading(&format!("plane: {minutes} min"));
-    let mut command = shell::cargo(&["run", "--release", "--package", "plane", "--"]);
+/// Seeds of the simulated fleet, from one on or from a random one.
+pub(crate) fn fleet(seed: Option<&str>, minutes: u64) -> Result<(), Stop> {
+    report::heading(&format!("fleet: {minutes} min"));
+    let mut command = shell::cargo(&["run", "--release", "--package", "fleet", "--"]);
     command.args(["--minutes", &minutes.to_string()]);
     command.args(seed.iter().flat_map(|seed| ["--seed", seed]));
     shell::run(
         &mut command,
-        "the simulated plane",
+        "the simulated fleet",
         "the seed and the prefix that were printed replay the failure",
     )
 }
@@ -111,7 +111,7 @@ mod tests {
     fn rows_of_planted_bugs_are_recognised() {
         let row = "| TwoLeaders | 6 | invariant 4: both lead |";
         assert_eq!(planted_row(&format!("    \x1b[1m{row}\x1b[0m")), Some((6, row.to_string())));
-        assert_eq!(planted_row("        PASS [   0.004s] plane::planted two_leaders_are_found"), None);
+        assert_eq!(planted_row("        PASS [   0.004s] fleet::planted two_leaders_are_found"), None);
         assert_eq!(planted_row("| bug | seeds | found by |"), None);
     }
 }

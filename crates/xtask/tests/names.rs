@@ -44,22 +44,3 @@ fn a_public_type_name_stands_for_one_thing() {
     }
     assert_none(violations);
 }
-
-/// Words for persons where a process acts: name the process or the user instead.
-const UNWANTED: [&str; 5] = ["nobody", "whoever", "somebody", "someone", "anybody"];
-
-#[test]
-fn processes_are_not_persons() {
-    let mut violations = Vec::new();
-    let files = sources().into_iter().filter(|(path, _)| !path.contains("/xtask/") && !is_test_file(path));
-    for (path, text) in files {
-        for (index, line) in text.lines().enumerate() {
-            let lower = line.to_lowercase();
-            let mut words = lower.split(|letter: char| !letter.is_alphanumeric());
-            if let Some(word) = words.find(|word| UNWANTED.contains(word)) {
-                violations.push(format!("{path}:{}: {word}: say which process or user", index + 1));
-            }
-        }
-    }
-    assert_none(violations);
-}

@@ -746,7 +746,7 @@ pub struct Cleanup {
 
 /// Seconds of the lifetime of a credential.
 fn node_credential_ttl(text: &str) -> Result<i64, String> {
-    let limits = plan::join::MIN_CREDENTIAL_SECONDS..=plan::join::MAX_CREDENTIAL_SECONDS;
+    let limits = apimachinery::join::MIN_CREDENTIAL_SECONDS..=apimachinery::join::MAX_CREDENTIAL_SECONDS;
     let seconds = i64::try_from(model::duration::parse(text)?.as_secs()).unwrap_or(i64::MAX);
     limits.contains(&seconds).then_some(seconds).ok_or_else(|| "expected 15s to 8760h".to_owned())
 }

@@ -4,7 +4,6 @@ mod cleanup;
 mod complete;
 mod completion;
 mod controller;
-mod dashboard;
 pub mod drain_zone;
 pub mod export;
 pub mod expose;

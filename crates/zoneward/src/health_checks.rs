@@ -1,12 +1,13 @@
 //! Runs the health checks of the exposed processes of a machine and writes readiness to their EndpointSlices.
 //!
 //! ```text
-//! watch of exposed slices -> plan::health_checks (what is due, when readiness turns) -> probes, bounded -> slices
+//! watch of exposed slices -> readiness (what is due, when readiness turns) -> probes, bounded -> slices
 //! ```
 //! Slices are written only when readiness or a reason changed. While the API is away, checks continue.
 
 mod metrics;
 mod probe;
+pub mod readiness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -19,7 +20,7 @@ use http::Method;
 use kube::{Client, Error};
 use model::annotation;
 use model::random::Random;
-use plan::health_checks::{CheckSchedule, CheckScope, CheckTarget, CheckedSlice, EndpointCheck, with_health};
+use readiness::{CheckSchedule, CheckScope, CheckTarget, CheckedSlice, EndpointCheck, with_health};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;

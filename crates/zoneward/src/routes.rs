@@ -32,9 +32,9 @@ pub enum PlannedScope {
     /// One port of a Service.
     Outbound(ServiceKey, u16),
     /// A MeshGateway, or one listener of it.
-    Gateway(ObjectKey, Option<Name>),
+    MeshGateway(ObjectKey, Option<Name>),
     /// A Gateway of the Gateway API, or one listener of it.
-    StandardGateway(ObjectKey, Option<Name>),
+    Gateway(ObjectKey, Option<Name>),
 }
 
 impl PlannedRoutes {
@@ -60,7 +60,7 @@ impl PlannedRoutes {
                 let routing = self.table.outbound(service, *port).map(|outbound| &outbound.routing);
                 (routing, Arrival { scheme: Scheme::Http, port: None })
             }
-            PlannedScope::Gateway(_, listener) | PlannedScope::StandardGateway(_, listener) => {
+            PlannedScope::MeshGateway(_, listener) | PlannedScope::Gateway(_, listener) => {
                 let found = self.gateway_port(listener.as_ref(), host);
                 let scheme = found.map_or(Scheme::Http, |port| port.protocol.scheme());
                 let arrival = Arrival { scheme, port: found.map(|port| port.number) };
@@ -72,7 +72,7 @@ impl PlannedRoutes {
 
     /// Whether the gateway is one of the Gateway API.
     pub fn is_standard(&self) -> bool {
-        matches!(self.scope, PlannedScope::StandardGateway(..))
+        matches!(self.scope, PlannedScope::Gateway(..))
     }
 
     /// Whether routes of the Gateway API decide.
@@ -90,7 +90,7 @@ impl PlannedRoutes {
 
     /// The port that a request to a Gateway of the Gateway API arrives at.
     pub fn standard_port(&self, host: &str) -> Option<u16> {
-        let PlannedScope::StandardGateway(_, listener) = &self.scope else { return None };
+        let PlannedScope::Gateway(_, listener) = &self.scope else { return None };
         let first =
             || self.table.ports().map(|port| port.number).chain(self.table.udp_ports().map(|(n, _)| n)).min();
         self.port
@@ -150,13 +150,13 @@ fn at_gateway(
     };
     let key = ObjectKey { namespace: namespace.clone(), name: Name::new(name) };
     let namespaces: BTreeSet<Name> = [namespace].into();
-    let Some(object) = snapshot.gateway(&key) else {
-        let standard = snapshot.standard_gateway(&key);
+    let Some(object) = snapshot.mesh_gateway(&key) else {
+        let standard = snapshot.gateway(&key);
         let standard = standard.with_context(|| format!("no MeshGateway and no Gateway {key}"))?;
         let (table, notices) = gateway_table(snapshot, standard);
         let names = table.ports().flat_map(|port| port.listeners.iter().map(|l| l.name.clone()));
         check_listener("Gateway", &key, listener.as_ref(), &names.collect::<Vec<_>>())?;
-        let scope = PlannedScope::StandardGateway(key, listener);
+        let scope = PlannedScope::Gateway(key, listener);
         let udp = table.udp_ports().map(|(number, split)| (number, Routing::Tcp(split.clone()))).collect();
         return Ok((PlannedRoutes { table, scope, port, udp, notices }, namespaces));
     };
@@ -164,7 +164,7 @@ fn at_gateway(
     check_listener("MeshGateway", &key, listener.as_ref(), &names)?;
     let (table, notices) = gateway(snapshot, object);
     check_port(&key, port, &table)?;
-    let scope = PlannedScope::Gateway(key, listener);
+    let scope = PlannedScope::MeshGateway(key, listener);
     Ok((PlannedRoutes { table, scope, port, udp: Vec::new(), notices }, namespaces))
 }
 
@@ -239,8 +239,8 @@ fn unknown_client(key: &ServiceKey, snapshot: &Snapshot) -> Option<Notice> {
         PolicyTarget::Service(name) | PolicyTarget::ServiceSubset(name, _) => Some(name.clone()),
         PolicyTarget::Mesh | PolicyTarget::Subset(_) | PolicyTarget::Gateway(..) => None,
     };
-    let http = snapshot.http_routes(&key.namespace).filter_map(|route| selected(&route.target));
-    let tcp = snapshot.tcp_routes(&key.namespace).filter_map(|route| selected(&route.target));
+    let http = snapshot.mesh_http_routes(&key.namespace).filter_map(|route| selected(&route.target));
+    let tcp = snapshot.mesh_tcp_routes(&key.namespace).filter_map(|route| selected(&route.target));
     let balancing =
         snapshot.load_balancing_policies(&key.namespace).filter_map(|policy| selected(&policy.target));
     let services = snapshot.services_within(&key.namespace).map(|service| service.key.name.clone());

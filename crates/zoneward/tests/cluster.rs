@@ -58,7 +58,7 @@ async fn follows(client: Client) {
 
 #[tokio::test]
 async fn a_mirror_follows_the_api_in_the_same_process() {
-    follows(cluster::in_process(store("process"), &Clock::system())).await;
+    follows(cluster::in_process(store("process").local(), &Clock::system())).await;
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ fn without_streaming(client: Client) -> Client {
 
 #[tokio::test]
 async fn where_a_watch_cannot_bring_the_list_it_is_asked_for_by_pages() {
-    follows(without_streaming(cluster::in_process(store("pages"), &Clock::system()))).await;
+    follows(without_streaming(cluster::in_process(store("pages").local(), &Clock::system()))).await;
 }
 
 #[tokio::test]

@@ -89,7 +89,7 @@ fn pages_load_fit_phones_and_screens_in_light_and_dark_and_complain_about_nothin
     let answer = requests::get(world.address, "/api/status");
     let report = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("status.html");
-    std::fs::write(&file, dashboard::status_file(&report)).unwrap();
+    std::fs::write(&file, insight::pages::status_file(&report)).unwrap();
     for width in [390, 1440] {
         browser.screen(width, false);
         browser.open(&format!("file://{}", file.canonicalize().unwrap().display()));

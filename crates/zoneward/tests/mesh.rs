@@ -65,7 +65,7 @@ async fn condition(client: &Client, name: &str) -> (Value, Value) {
 #[tokio::test]
 async fn routes_are_told_whether_they_count_and_nothing_is_written_twice() {
     let api = api("accepted").await;
-    let client = cluster::in_process(api.clone(), &clock::Clock::system());
+    let client = cluster::in_process(api.local(), &clock::Clock::system());
     put(&api, route("good", "/v[0-9]+")).await;
     put(&api, route("bad", "/v[")).await;
     let (stop, stopped) = watch::channel(false);
@@ -194,7 +194,7 @@ async fn until(client: &Client, path: &str, name: &str, status: &str, reason: &s
 #[tokio::test]
 async fn a_missing_secret_or_service_is_told_in_the_status_and_as_an_event_until_it_comes() {
     let api = api("resolved").await;
-    let client = cluster::in_process(api.clone(), &clock::Clock::system());
+    let client = cluster::in_process(api.local(), &clock::Clock::system());
     let (stop, stopped) = watch::channel(false);
     let running = tokio::spawn(route_status::run(
         client.clone(),

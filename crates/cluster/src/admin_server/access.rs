@@ -149,9 +149,10 @@ pub struct ReviewedUser {
 }
 
 impl ReviewedUser {
-    /// Whether it is a machine or an L7 proxy of one, whose credential ends at once with its Node (`plan::join`): `kubectl delete node`.
+    /// Whether it is a machine or an L7 proxy of one, whose credential ends at once with its Node:
+    /// `kubectl delete node`.
     fn is_machine(&self) -> bool {
-        self.name.starts_with("system:node:") || plan::join::ProxyUser::of_name(&self.name).is_some()
+        self.name.starts_with("system:node:") || model::ProxyUser::of_name(&self.name).is_some()
     }
 }
 
@@ -445,7 +446,13 @@ fn self_signed(clock: &Clock) -> Result<ChainAndKey> {
         rcgen::CertificateParams::new(vec!["localhost".to_owned()]).context("creating a certificate")?;
     params.distinguished_name.push(rcgen::DnType::CommonName, "zoneward-metrics");
     params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
-    store::credentials::set_validity(&mut params, clock.timestamp(), CERTIFICATE_DAYS);
+    let date = |days: i64| {
+        let date = clock.timestamp() + jiff::SignedDuration::from_hours(24 * days);
+        let date = date.to_zoned(jiff::tz::TimeZone::UTC).date();
+        rcgen::date_time_ymd(date.year().into(), date.month().unsigned_abs(), date.day().unsigned_abs())
+    };
+    // From a day ago on: clocks of clients may be behind.
+    (params.not_before, params.not_after) = (date(-1), date(CERTIFICATE_DAYS));
     let certificate = params.self_signed(&key).context("creating a certificate")?;
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     Ok((vec![certificate.der().clone()], key))

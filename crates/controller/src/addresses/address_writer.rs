@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
+use apimachinery::cluster_ips::CidrAction;
+use apimachinery::cluster_ips::service_cidr::DEFAULT_NAME;
 use clock::Clock;
 use ipnet::IpNet;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Error};
 use model::{Interner, IpAddress, Notice, Object, Service, parse, write};
-use plan::cluster_ips::CidrAction;
-use plan::cluster_ips::service_cidr::DEFAULT_NAME;
 use serde_json::json;
 use tracing::warn;
 

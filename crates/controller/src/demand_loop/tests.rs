@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use cluster::{InformerEvent, ObjectKind};
+use insight::ledger::{ServiceDemandRow, ZoneDemandRow};
 use plan::PlanningConfig;
-use plan::ledger::{BusiestNode, ServiceDemandRow, ZoneDemandRow};
+use plan::spill::measured::BusiestNode;
 use serde_json::{Value, json};
 
 use super::*;

@@ -213,23 +213,23 @@ impl ChangeAbout {
                     let is_same = snapshot.namespace(&new.name).is_some_and(|held| held.labels == new.labels);
                     (!is_same).then(|| Self::Namespace(new.name.clone()))
                 }
-                Object::HttpRoute(new) => {
-                    let is_same = snapshot.http_route(&new.key) == Some(&**new);
-                    (!is_same).then(|| Self::MeshPolicy(ObjectKind::HttpRoute, new.key.clone()))
+                Object::MeshHttpRoute(new) => {
+                    let is_same = snapshot.mesh_http_route(&new.key) == Some(&**new);
+                    (!is_same).then(|| Self::MeshPolicy(ObjectKind::MeshHttpRoute, new.key.clone()))
                 }
-                Object::TcpRoute(new) => {
-                    let is_same = snapshot.tcp_route(&new.key) == Some(&**new);
-                    (!is_same).then(|| Self::MeshPolicy(ObjectKind::TcpRoute, new.key.clone()))
+                Object::MeshTcpRoute(new) => {
+                    let is_same = snapshot.mesh_tcp_route(&new.key) == Some(&**new);
+                    (!is_same).then(|| Self::MeshPolicy(ObjectKind::MeshTcpRoute, new.key.clone()))
                 }
-                Object::Gateway(new) => {
-                    let is_same = snapshot.gateway(&new.key) == Some(&**new);
+                Object::MeshGateway(new) => {
+                    let is_same = snapshot.mesh_gateway(&new.key) == Some(&**new);
                     (!is_same).then(|| Self::MeshGateway(new.key.clone()))
                 }
-                Object::GatewayHttpRoute(new) => {
-                    let is_same = snapshot.gateway_http_route(&new.key) == Some(&**new);
+                Object::MeshGatewayHttpRoute(new) => {
+                    let is_same = snapshot.mesh_gateway_http_route(&new.key) == Some(&**new);
                     (!is_same).then(|| Self::MeshGatewayHttpRoute(new.key.clone()))
                 }
-                Object::RouteFilter(new) => {
+                Object::MeshRouteFilter(new) => {
                     let is_same = snapshot.route_filter(&new.key) == Some(&**new);
                     (!is_same).then(|| Self::RouteFilter(new.key.clone()))
                 }
@@ -239,10 +239,12 @@ impl ChangeAbout {
                 ObjectKind::GatewayApi(kind) => Some(Self::GatewayApi(*kind, key.clone())),
                 ObjectKind::Service => Some(Self::Service(ServiceKey::new(&key.namespace, &key.name))),
                 ObjectKind::Namespace => Some(Self::Namespace(key.name.clone())),
-                ObjectKind::HttpRoute | ObjectKind::TcpRoute => Some(Self::MeshPolicy(*kind, key.clone())),
-                ObjectKind::Gateway => Some(Self::MeshGateway(key.clone())),
-                ObjectKind::GatewayHttpRoute => Some(Self::MeshGatewayHttpRoute(key.clone())),
-                ObjectKind::RouteFilter => Some(Self::RouteFilter(key.clone())),
+                ObjectKind::MeshHttpRoute | ObjectKind::MeshTcpRoute => {
+                    Some(Self::MeshPolicy(*kind, key.clone()))
+                }
+                ObjectKind::MeshGateway => Some(Self::MeshGateway(key.clone())),
+                ObjectKind::MeshGatewayHttpRoute => Some(Self::MeshGatewayHttpRoute(key.clone())),
+                ObjectKind::MeshRouteFilter => Some(Self::RouteFilter(key.clone())),
                 _ => None,
             },
             ObjectChange::Listed(..) | ObjectChange::Other(..) | ObjectChange::Failed(..) => None,
@@ -253,12 +255,12 @@ impl ChangeAbout {
     pub(super) fn mesh_policies(&self, snapshot: &Snapshot) -> BTreeSet<ObjectKey> {
         match self {
             Self::GatewayApi(GatewayApiKind::Route(kind), key) => {
-                let hosts = snapshot.standard_route(*kind, key).into_iter().flat_map(|o| o.hostnames.iter());
-                let policies = hosts.flat_map(|host| snapshot.gateway_http_routes_of_host(host));
+                let hosts = snapshot.route(*kind, key).into_iter().flat_map(|o| o.hostnames.iter());
+                let policies = hosts.flat_map(|host| snapshot.mesh_gateway_http_routes_of_host(host));
                 policies.map(|policy| policy.key.clone()).collect()
             }
             Self::GatewayApi(GatewayApiKind::Grant | GatewayApiKind::TlsPolicy, _) => BTreeSet::new(),
-            Self::GatewayApi(..) => snapshot.gateway_http_route_keys().cloned().collect(),
+            Self::GatewayApi(..) => snapshot.mesh_gateway_http_route_keys().cloned().collect(),
             _ => BTreeSet::new(),
         }
     }
@@ -266,7 +268,7 @@ impl ChangeAbout {
     /// The namespaces of the Services that a route of the Gateway API decides for: Mesh* policies depend on it.
     pub(super) fn mesh_namespaces(&self, snapshot: &Snapshot) -> BTreeSet<Name> {
         let Self::GatewayApi(GatewayApiKind::Route(kind), key) = self else { return BTreeSet::new() };
-        let parents = snapshot.standard_route(*kind, key).into_iter().flat_map(|route| route.parents.iter());
+        let parents = snapshot.route(*kind, key).into_iter().flat_map(|route| route.parents.iter());
         let services = parents.filter(|parent| parent.kind() == model::gateway_api::ParentKind::Service);
         services.map(|parent| parent.object.namespace.clone()).collect()
     }
@@ -274,12 +276,12 @@ impl ChangeAbout {
 
 fn destinations(kind: ObjectKind, key: &ObjectKey, snapshot: &Snapshot) -> BTreeSet<ServiceKey> {
     match kind {
-        ObjectKind::HttpRoute => {
-            let policy = snapshot.http_route(key).into_iter();
+        ObjectKind::MeshHttpRoute => {
+            let policy = snapshot.mesh_http_route(key).into_iter();
             policy.flat_map(|policy| policy.to.iter().map(|to| to.service.clone())).collect()
         }
         _ => {
-            let policy = snapshot.tcp_route(key).into_iter();
+            let policy = snapshot.mesh_tcp_route(key).into_iter();
             policy.flat_map(|policy| policy.to.iter().filter_map(|to| to.service.clone())).collect()
         }
     }

@@ -67,7 +67,7 @@ fn service(reconciler: &mut StatusReconciler, name: &str) {
 fn a_good_policy_is_told_so_once_and_without_an_event() {
     let mut reconciler = listed();
     service(&mut reconciler, "b");
-    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", route(None)));
+    put(&mut reconciler, ObjectKind::MeshHttpRoute, object("r", "7", route(None)));
     let work = written(&mut reconciler).remove(0);
     assert!(work.path.starts_with("/apis/zoneward.dev/v1alpha1/namespaces/shop/meshhttproutes/r/status"));
     assert_eq!(work.patch["metadata"]["resourceVersion"], "7");
@@ -78,7 +78,7 @@ fn a_good_policy_is_told_so_once_and_without_an_event() {
     assert_eq!(work.events, [json!(null); 0]);
     let mut stored = object("r", "8", route(None));
     stored["status"] = work.patch["status"].clone();
-    put(&mut reconciler, ObjectKind::HttpRoute, stored);
+    put(&mut reconciler, ObjectKind::MeshHttpRoute, stored);
     assert_eq!(written(&mut reconciler), [], "what is there is not written again");
 }
 
@@ -86,7 +86,7 @@ fn a_good_policy_is_told_so_once_and_without_an_event() {
 fn a_missing_service_is_told_and_so_is_its_coming() {
     let mut reconciler = listed();
     service(&mut reconciler, "b");
-    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", route(Some("lost"))));
+    put(&mut reconciler, ObjectKind::MeshHttpRoute, object("r", "7", route(Some("lost"))));
     let work = written(&mut reconciler).remove(0);
     assert_eq!(
         said(&work),
@@ -101,7 +101,7 @@ fn a_missing_service_is_told_and_so_is_its_coming() {
     assert!(conditions[2]["message"].as_str().unwrap().ends_with("get status 500"), "{conditions}");
     let mut stored = object("r", "8", route(Some("lost")));
     stored["status"] = work.patch["status"].clone();
-    put(&mut reconciler, ObjectKind::HttpRoute, stored);
+    put(&mut reconciler, ObjectKind::MeshHttpRoute, stored);
     assert_eq!(written(&mut reconciler), []);
     service(&mut reconciler, "lost");
     let work = written(&mut reconciler).remove(0);
@@ -112,9 +112,9 @@ fn a_missing_service_is_told_and_so_is_its_coming() {
 #[test]
 fn absence_says_nothing_before_services_were_listed() {
     let mut reconciler = StatusReconciler::new(AssignedAddresses::Services);
-    reconciler.apply(InformerEvent::ListStarted(ObjectKind::HttpRoute));
-    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", route(None)));
-    reconciler.apply(InformerEvent::ListCompleted(ObjectKind::HttpRoute));
+    reconciler.apply(InformerEvent::ListStarted(ObjectKind::MeshHttpRoute));
+    put(&mut reconciler, ObjectKind::MeshHttpRoute, object("r", "7", route(None)));
+    reconciler.apply(InformerEvent::ListCompleted(ObjectKind::MeshHttpRoute));
     reconciler.apply(InformerEvent::Failed(ObjectKind::Service, "the API is away".to_owned()));
     assert_eq!(written(&mut reconciler), []);
     reconciler.apply(InformerEvent::ListStarted(ObjectKind::Service));
@@ -126,7 +126,7 @@ fn absence_says_nothing_before_services_were_listed() {
 #[test]
 fn a_policy_whose_destination_is_missing_is_not_programmed() {
     let mut reconciler = listed();
-    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", route(None)));
+    put(&mut reconciler, ObjectKind::MeshHttpRoute, object("r", "7", route(None)));
     let work = written(&mut reconciler).remove(0);
     assert_eq!(
         said(&work),
@@ -138,7 +138,7 @@ fn a_policy_whose_destination_is_missing_is_not_programmed() {
 fn a_gateway_waits_for_its_secrets_and_says_what_is_wrong_with_them() {
     let mut reconciler = listed();
     let listener = json!({"name": "https", "port": 443, "protocol": "HTTPS", "tls": {"certificateRef": {"name": "cert"}}});
-    put(&mut reconciler, ObjectKind::Gateway, object("edge", "7", json!({"listeners": [listener]})));
+    put(&mut reconciler, ObjectKind::MeshGateway, object("edge", "7", json!({"listeners": [listener]})));
     let key = ObjectKey::new(&"shop".into(), &"cert".into());
     assert_eq!(reconciler.take_wanted_certificates(), Some([(CertificateKind::Secret, key.clone())].into()));
     assert_eq!(written(&mut reconciler), [], "absence says nothing before it was looked at");
@@ -175,7 +175,7 @@ fn an_invalid_policy_is_told_field_and_reason_and_others_conditions_stay() {
     let before = json!({"type": ACCEPTED, "status": "False", "reason": "Invalid", "message": "old",
         "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z"});
     bad["status"] = json!({"conditions": [other, before]});
-    put(&mut reconciler, ObjectKind::HttpRoute, bad);
+    put(&mut reconciler, ObjectKind::MeshHttpRoute, bad);
     let work = written(&mut reconciler).remove(0);
     let conditions = work.patch["status"]["conditions"].as_array().unwrap();
     assert_eq!((conditions.len(), &conditions[0]["type"]), (4, &json!("Seen")));
@@ -197,7 +197,7 @@ fn a_rule_that_no_request_can_hit_is_told_with_the_other_one() {
     let mut spec = route(None);
     let same = spec["to"][0]["rules"][0].clone();
     spec["to"][0]["rules"].as_array_mut().unwrap().push(same);
-    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", spec));
+    put(&mut reconciler, ObjectKind::MeshHttpRoute, object("r", "7", spec));
     let work = written(&mut reconciler).remove(0);
     assert_eq!(said(&work)[0], "Accepted True Valid");
     let message = work.patch["status"]["conditions"][0]["message"].as_str().unwrap();
@@ -210,9 +210,9 @@ fn a_refused_write_is_tried_again_unless_the_object_changed() {
     let mut reconciler = listed();
     service(&mut reconciler, "b");
     let now = Instant::now();
-    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", route(None)));
+    put(&mut reconciler, ObjectKind::MeshHttpRoute, object("r", "7", route(None)));
     let (key, _) = reconciler.next(now, TIME).unwrap();
-    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "8", route(None)));
+    put(&mut reconciler, ObjectKind::MeshHttpRoute, object("r", "8", route(None)));
     assert!(reconciler.next(now, TIME).is_none(), "one write at a time for one object");
     reconciler.done(key.clone(), Err(kube::Error::Service("away".into())), now);
     let (_, work) = reconciler.next(now, TIME).unwrap();
@@ -307,7 +307,7 @@ fn after_a_conflict_the_status_is_planned_from_the_newest_object() {
     let mut reconciler = listed();
     service(&mut reconciler, "b");
     let now = Instant::now();
-    put(&mut reconciler, ObjectKind::HttpRoute, object("r", "7", route(None)));
+    put(&mut reconciler, ObjectKind::MeshHttpRoute, object("r", "7", route(None)));
     let (key, _) = reconciler.next(now, TIME).unwrap();
     reconciler.conflicted(key.clone(), Ok(changed_by_another(3, "9")), now);
     let (_, work) = reconciler.next(now, TIME).expect("at once, without an event of the watch");
@@ -318,7 +318,7 @@ fn after_a_conflict_the_status_is_planned_from_the_newest_object() {
     assert!(reconciler.next(now, TIME).is_none() && !reconciler.has_backoff(), "waits for the watch");
     let mut newer = object("r", "10", route(None));
     newer["metadata"]["generation"] = 4.into();
-    put(&mut reconciler, ObjectKind::HttpRoute, newer);
+    put(&mut reconciler, ObjectKind::MeshHttpRoute, newer);
     for version in 11..16 {
         let (key, _) = reconciler.next(now, TIME).expect("planned again");
         reconciler.conflicted(key, Ok(changed_by_another(4, &version.to_string())), now);

@@ -150,7 +150,7 @@ fn event(writer: &mut Writer, step: &Step) -> InformerEvent {
             let to = json!([{"targetRef": {"kind": "MeshService", "name": NAMES[*to]},
                 "rules": [rule("/a", backend(NAMES[*b], VERSIONS[*version]))]}]);
             writer.put(
-                ObjectKind::HttpRoute,
+                ObjectKind::MeshHttpRoute,
                 &format!("route-{n}"),
                 json!({"spec": {"targetRef": target(*n), "to": to}}),
             )
@@ -159,13 +159,17 @@ fn event(writer: &mut Writer, step: &Step) -> InformerEvent {
             let to = json!([{"targetRef": {"kind": "MeshService", "name": NAMES[*to], "namespace": "default"},
                 "rules": [rule("/far", backend("back", None))]}]);
             let spec = json!({"targetRef": target(*n), "to": to});
-            writer.put(ObjectKind::HttpRoute, "far", json!({"metadata": {"namespace": "far"}, "spec": spec}))
+            writer.put(
+                ObjectKind::MeshHttpRoute,
+                "far",
+                json!({"metadata": {"namespace": "far"}, "spec": spec}),
+            )
         }
         Step::TcpRoute(to, b) => {
             let rules = json!([{"default": {"backendRefs": [backend(NAMES[*b], None)]}}]);
             let to = json!([{"targetRef": {"kind": "MeshService", "name": NAMES[*to]}, "rules": rules}]);
             writer.put(
-                ObjectKind::TcpRoute,
+                ObjectKind::MeshTcpRoute,
                 "tcp-0",
                 json!({"spec": {"targetRef": {"kind": "Mesh"}, "to": to}}),
             )
@@ -181,7 +185,7 @@ fn event(writer: &mut Writer, step: &Step) -> InformerEvent {
                 let host = if *b % 2 == 0 { "a.example.com" } else { "*.example.com" };
                 spec["hostnames"] = json!([host]);
             }
-            writer.put(ObjectKind::GatewayHttpRoute, &format!("route-{n}"), json!({"spec": spec}))
+            writer.put(ObjectKind::MeshGatewayHttpRoute, &format!("route-{n}"), json!({"spec": spec}))
         }
         Step::Gateway(more) => {
             let mut listeners = json!([{"name": "one", "port": 8080, "protocol": "HTTP"}]);
@@ -190,7 +194,7 @@ fn event(writer: &mut Writer, step: &Step) -> InformerEvent {
                     "tls": {"certificateRef": {"name": "cert"}}});
                 listeners.as_array_mut().unwrap().push(two);
             }
-            writer.put(ObjectKind::Gateway, "edge", json!({"spec": {"listeners": listeners}}))
+            writer.put(ObjectKind::MeshGateway, "edge", json!({"spec": {"listeners": listeners}}))
         }
         Step::LoadBalancing(n, to) => {
             let target = match n {
@@ -208,7 +212,7 @@ fn event(writer: &mut Writer, step: &Step) -> InformerEvent {
                     {"zones": [{"name": "zone-2", "weight": 2}]}, {"zones": [{"type": "Same"}]}]}]}),
             };
             let spec = json!({"targetRef": target, "to": [{"targetRef": to, "default": default}]});
-            writer.put(ObjectKind::LoadBalancing, &format!("route-{n}"), json!({"spec": spec}))
+            writer.put(ObjectKind::MeshLoadBalancing, &format!("route-{n}"), json!({"spec": spec}))
         }
         Step::Gone(kind, n) => {
             let name = match kind {
@@ -216,8 +220,8 @@ fn event(writer: &mut Writer, step: &Step) -> InformerEvent {
                 ObjectKind::Slice => format!("slice-{n}"),
                 ObjectKind::Pod => format!("pod-{n}"),
                 ObjectKind::Node => format!("node-{n}"),
-                ObjectKind::TcpRoute => "tcp-0".to_owned(),
-                ObjectKind::Gateway => "edge".to_owned(),
+                ObjectKind::MeshTcpRoute => "tcp-0".to_owned(),
+                ObjectKind::MeshGateway => "edge".to_owned(),
                 _ => format!("route-{n}"),
             };
             writer.gone(*kind, &name)
@@ -325,7 +329,7 @@ fn a_policy_that_turns_invalid_is_told_and_left_out_until_it_is_put_right() {
     assert_eq!(rules(&state), 2);
     let bad =
         json!({"spec": {"to": [{"targetRef": {"kind": "MeshService", "name": "back"}, "default": {}}]}});
-    state.apply(writer.put(ObjectKind::HttpRoute, "route-0", bad));
+    state.apply(writer.put(ObjectKind::MeshHttpRoute, "route-0", bad));
     state.refresh();
     assert_eq!(rules(&state), 1);
     let said = |state: &TableCache| state.notices().iter().any(|notice| notice.reason == "Malformed");
@@ -354,7 +358,7 @@ fn load_balancing_reaches_the_tables_of_those_it_selects() {
     assert!(updates.len() == 2 && updates.iter().all(|update| update.changed == changed));
     state.apply(event(&mut writer, &Step::LoadBalancing(1, 1)));
     assert!(state.refresh().is_empty(), "the same again");
-    state.apply(event(&mut writer, &Step::Gone(ObjectKind::LoadBalancing, 1)));
+    state.apply(event(&mut writer, &Step::Gone(ObjectKind::MeshLoadBalancing, 1)));
     assert_eq!(state.refresh().len(), 2);
 }
 
@@ -406,7 +410,7 @@ fn standard_listeners(https: bool) -> Value {
     json!({"gatewayClassName": "c", "listeners": all})
 }
 
-fn standard_route(parent: Value, backend: &str) -> Value {
+fn route(parent: Value, backend: &str) -> Value {
     json!({"parentRefs": [parent], "rules": [{"backendRefs": [{"name": backend, "port": 80}]}]})
 }
 
@@ -428,7 +432,7 @@ fn a_gateway_of_the_gateway_api_follows_its_objects_and_no_others() {
     let class = json!({"controllerName": "zoneward.dev/gateway"});
     state.apply(standard(&mut writer, GatewayApiKind::Class, "c", class));
     state.apply(standard(&mut writer, GatewayApiKind::Gateway, "standard", standard_listeners(false)));
-    state.apply(standard(&mut writer, http, "r", standard_route(json!({"name": "standard"}), "web")));
+    state.apply(standard(&mut writer, http, "r", route(json!({"name": "standard"}), "web")));
     let changed = |state: &mut TableCache| {
         state.refresh().into_iter().map(|update| update.identity).collect::<BTreeSet<_>>()
     };
@@ -440,11 +444,11 @@ fn a_gateway_of_the_gateway_api_follows_its_objects_and_no_others() {
     assert_eq!(backends(&state, &gateway), BTreeSet::from(["web".to_owned()]));
     // A write of the status brings the same object again.
     state.apply(standard(&mut writer, GatewayApiKind::Gateway, "standard", standard_listeners(false)));
-    state.apply(standard(&mut writer, http, "r", standard_route(json!({"name": "standard"}), "web")));
+    state.apply(standard(&mut writer, http, "r", route(json!({"name": "standard"}), "web")));
     assert!(changed(&mut state).is_empty());
-    state.apply(standard(&mut writer, http, "far", standard_route(json!({"name": "another"}), "other")));
+    state.apply(standard(&mut writer, http, "far", route(json!({"name": "another"}), "other")));
     assert!(changed(&mut state).is_empty(), "the route of another Gateway");
-    state.apply(standard(&mut writer, http, "r", standard_route(json!({"name": "standard"}), "other")));
+    state.apply(standard(&mut writer, http, "r", route(json!({"name": "standard"}), "other")));
     assert_eq!(changed(&mut state), BTreeSet::from([gateway.clone()]));
     assert_eq!(backends(&state, &gateway), BTreeSet::from(["other".to_owned()]));
     // A listener with TLS is served when its Secret is there.
@@ -461,7 +465,7 @@ fn a_gateway_of_the_gateway_api_follows_its_objects_and_no_others() {
     assert!(state.tables(&gateway).unwrap().routes.port(443).is_some());
     // A route of a Service is for sidecars.
     let parent = json!({"group": "", "kind": "Service", "name": "web"});
-    state.apply(standard(&mut writer, http, "mesh", standard_route(parent, "other")));
+    state.apply(standard(&mut writer, http, "mesh", route(parent, "other")));
     assert_eq!(changed(&mut state), BTreeSet::from([sidecar.clone()]));
     let web = model::ServiceKey::new(&namespace, &"web".into());
     let tables = state.tables(&sidecar).unwrap();

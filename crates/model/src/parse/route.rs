@@ -26,8 +26,8 @@ use crate::field::{Field, FieldErrors};
 use crate::label::Labels;
 use crate::name::{Interner, Name, ObjectKey};
 use crate::route::{
-    DirectResponse, ExtensionEffect, GatewayHttpRoute, HttpRoute, RouteFilter, RouteFilterObject, TcpRoute,
-    ToHttp, ToTcp,
+    DirectResponse, ExtensionEffect, MeshGatewayHttpRoute, MeshHttpRoute, MeshRouteFilter, MeshTcpRoute,
+    RouteFilter, ToHttp, ToTcp,
 };
 use target_ref::TargetRole;
 
@@ -79,27 +79,27 @@ fn read(value: &Value, old: Option<&Value>, interner: &mut Interner) -> ParsedPo
         errors.invalid(&spec, "is missing");
     }
     let object = match value["kind"].as_str() {
-        Some("MeshHTTPRoute") => Object::HttpRoute(http_route(key, &spec, &mut errors).into()),
+        Some("MeshHTTPRoute") => Object::MeshHttpRoute(http_route(key, &spec, &mut errors).into()),
         Some("MeshGatewayHTTPRoute") => {
-            Object::GatewayHttpRoute(gateway_http_route(key, &spec, &mut errors).into())
+            Object::MeshGatewayHttpRoute(gateway_http_route(key, &spec, &mut errors).into())
         }
-        Some("MeshTCPRoute") => Object::TcpRoute(tcp_route(key, &spec, &mut errors).into()),
+        Some("MeshTCPRoute") => Object::MeshTcpRoute(tcp_route(key, &spec, &mut errors).into()),
         Some("MeshLoadBalancing") => {
-            Object::LoadBalancing(load_balancing::policy(key, metadata, &spec, &mut errors).into())
+            Object::MeshLoadBalancing(load_balancing::policy(key, metadata, &spec, &mut errors).into())
         }
-        Some(RouteFilterObject::KIND) => Object::RouteFilter(route_filter(key, &spec, &mut errors).into()),
-        _ => Object::Gateway(gateway::gateway(key, &spec, &mut errors).into()),
+        Some(MeshRouteFilter::KIND) => Object::MeshRouteFilter(route_filter(key, &spec, &mut errors).into()),
+        _ => Object::MeshGateway(gateway::gateway(key, &spec, &mut errors).into()),
     };
     let (errors, ignored) = errors.into_parts();
     ParsedPolicy { object: errors.is_empty().then_some(object), errors, ignored }
 }
 
-fn http_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> HttpRoute {
+fn http_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> MeshHttpRoute {
     spec.only(&["targetRef", "to"], errors);
     let target = target_ref::target(&spec.child("targetRef"), TargetRole::Client, errors);
     let to = spec.child("to").required_items("destinations", errors);
     let to = to.iter().map(|entry| to_http(entry, &key.namespace, errors)).collect();
-    HttpRoute { key, target, to }
+    MeshHttpRoute { key, target, to }
 }
 
 fn to_http(entry: &Field, namespace: &Name, errors: &mut FieldErrors) -> ToHttp {
@@ -125,16 +125,16 @@ fn to_http(entry: &Field, namespace: &Name, errors: &mut FieldErrors) -> ToHttp 
     ToHttp { service, rules: rules::rules(&rules, rules::RuleScope::Mesh, errors) }
 }
 
-fn gateway_http_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> GatewayHttpRoute {
+fn gateway_http_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> MeshGatewayHttpRoute {
     spec.only(&["targetRef", "hostnames", "rules"], errors);
     let target = target_ref::target(&spec.child("targetRef"), TargetRole::Gateway, errors);
     let hostnames = spec.child("hostnames").items(errors);
     let hostnames = hostnames.iter().filter_map(|host| syntax::hostname(host, errors)).collect();
     let rules = rules::rules(&spec.child("rules"), rules::RuleScope::Gateway, errors);
-    GatewayHttpRoute { key, target, hostnames, rules }
+    MeshGatewayHttpRoute { key, target, hostnames, rules }
 }
 
-fn route_filter(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> RouteFilterObject {
+fn route_filter(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> MeshRouteFilter {
     spec.only(&["directResponse", "subset"], errors);
     let (response, subset) = (spec.child("directResponse"), spec.child("subset"));
     if spec.is_map() && response.is_set() == subset.is_set() {
@@ -152,16 +152,16 @@ fn route_filter(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> Route
         subset.only(&["tags"], errors);
         ExtensionEffect::Subset(target_ref::tags(&subset, subset.is_set(), errors))
     };
-    RouteFilterObject { key, effect }
+    MeshRouteFilter { key, effect }
 }
 
-fn tcp_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> TcpRoute {
+fn tcp_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> MeshTcpRoute {
     spec.only(&["targetRef", "to"], errors);
     let target = target_ref::target(&spec.child("targetRef"), TargetRole::Either, errors);
     let to = spec.child("to").required_items("destinations", errors);
     let at_gateway = matches!(target, crate::route::PolicyTarget::Gateway(..));
     let to = to.iter().map(|entry| to_tcp(entry, &key.namespace, at_gateway, errors)).collect();
-    TcpRoute { key, target, to }
+    MeshTcpRoute { key, target, to }
 }
 
 fn to_tcp(entry: &Field, namespace: &Name, at_gateway: bool, errors: &mut FieldErrors) -> ToTcp {

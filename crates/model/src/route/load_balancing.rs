@@ -19,7 +19,7 @@ use crate::route::rule_json::{percentage_value, retry_value};
 
 /// A MeshLoadBalancing: the settings of some clients for some Services.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadBalancingPolicy {
+pub struct MeshLoadBalancing {
     pub identity: ObjectIdentity,
     /// The clients, or a gateway (`spec.targetRef`).
     pub target: PolicyTarget,
@@ -34,7 +34,7 @@ pub struct ToLoadBalancing {
     pub settings: Arc<LoadBalancing>,
 }
 
-impl LoadBalancingPolicy {
+impl MeshLoadBalancing {
     /// The policy's name in answers and Notices.
     pub fn object(&self) -> ObjectRef {
         let key = &self.identity.key;

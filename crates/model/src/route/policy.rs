@@ -15,7 +15,7 @@ use crate::route::rule::{BackendRef, RouteRule};
 
 /// A MeshHTTPRoute: requests from some clients to some Services.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpRoute {
+pub struct MeshHttpRoute {
     pub key: ObjectKey,
     /// The clients (`spec.targetRef`).
     pub target: PolicyTarget,
@@ -32,7 +32,7 @@ pub struct ToHttp {
 
 /// A MeshGatewayHTTPRoute: requests that arrive at a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GatewayHttpRoute {
+pub struct MeshGatewayHttpRoute {
     pub key: ObjectKey,
     /// The gateway, with the tags of its listeners.
     pub target: PolicyTarget,
@@ -43,7 +43,7 @@ pub struct GatewayHttpRoute {
 
 /// A MeshTCPRoute: connections from some clients to some Services, or through a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TcpRoute {
+pub struct MeshTcpRoute {
     pub key: ObjectKey,
     /// The clients, or a gateway.
     pub target: PolicyTarget,
@@ -61,18 +61,18 @@ pub struct ToTcp {
 
 /// A MeshGateway: listeners for requests from outside the mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gateway {
+pub struct MeshGateway {
     pub key: ObjectKey,
-    pub listeners: Box<[GatewayListener]>,
+    pub listeners: Box<[MeshGatewayListener]>,
 }
 
 /// One listener of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GatewayListener {
+pub struct MeshGatewayListener {
     /// Unique in the gateway.
     pub name: Name,
     pub port: u16,
-    pub protocol: GatewayProtocol,
+    pub protocol: MeshGatewayProtocol,
     pub hostname: Hostname,
     /// The tags that routes select it by.
     pub tags: Labels,
@@ -82,7 +82,7 @@ pub struct GatewayListener {
     pub has_certificate_refs: bool,
 }
 
-impl GatewayListener {
+impl MeshGatewayListener {
     /// The field of a certificate, in the listener.
     pub fn certificate_field(&self, at: usize) -> String {
         match self.has_certificate_refs {
@@ -94,7 +94,7 @@ impl GatewayListener {
 
 /// The protocol of a gateway's listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GatewayProtocol {
+pub enum MeshGatewayProtocol {
     Http,
     /// Terminates TLS.
     Https,
@@ -103,7 +103,7 @@ pub enum GatewayProtocol {
     Tls,
 }
 
-impl GatewayProtocol {
+impl MeshGatewayProtocol {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Http => "HTTP",
@@ -147,14 +147,14 @@ pub enum PolicyTarget {
     Gateway(Name, Labels),
 }
 
-impl HttpRoute {
+impl MeshHttpRoute {
     /// The policy's name in answers and Notices.
     pub fn object(&self) -> ObjectRef {
         ObjectRef::new("MeshHTTPRoute", &self.key.namespace, &self.key.name)
     }
 }
 
-impl GatewayHttpRoute {
+impl MeshGatewayHttpRoute {
     /// The policy's name in answers and Notices.
     pub fn object(&self) -> ObjectRef {
         Self::object_at(&self.key.namespace, &self.key.name)
@@ -166,14 +166,14 @@ impl GatewayHttpRoute {
     }
 }
 
-impl TcpRoute {
+impl MeshTcpRoute {
     /// The policy's name in answers and Notices.
     pub fn object(&self) -> ObjectRef {
         ObjectRef::new("MeshTCPRoute", &self.key.namespace, &self.key.name)
     }
 }
 
-impl Gateway {
+impl MeshGateway {
     /// The gateway's name in answers and Notices.
     pub fn object(&self) -> ObjectRef {
         ObjectRef::new("MeshGateway", &self.key.namespace, &self.key.name)

@@ -6,7 +6,7 @@ use crate::route::action::DirectResponse;
 
 /// A MeshRouteFilter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteFilterObject {
+pub struct MeshRouteFilter {
     pub key: ObjectKey,
     pub effect: ExtensionEffect,
 }
@@ -19,6 +19,6 @@ pub enum ExtensionEffect {
     Subset(Labels),
 }
 
-impl RouteFilterObject {
+impl MeshRouteFilter {
     pub const KIND: &str = "MeshRouteFilter";
 }

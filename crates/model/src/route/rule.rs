@@ -144,7 +144,7 @@ pub struct ExtensionFilter {
 impl ExtensionFilter {
     /// Whether it names a MeshRouteFilter.
     pub fn is_own(&self) -> bool {
-        self.group == crate::parse::route::GROUP && self.kind == crate::route::RouteFilterObject::KIND
+        self.group == crate::parse::route::GROUP && self.kind == crate::route::MeshRouteFilter::KIND
     }
 }
 

@@ -21,7 +21,7 @@ use crate::route::action::{Responder, RuleAction, WeightedBackends};
 use crate::route::hostname::{HostMap, Hostname};
 use crate::route::load_balancing::EffectiveLoadBalancing;
 use crate::route::matcher::{MatchEntry, RouteGroup};
-use crate::route::policy::{Certificate, GatewayProtocol};
+use crate::route::policy::{Certificate, MeshGatewayProtocol};
 use crate::route::request::RequestView;
 use crate::route::rule::{MatchConditions, PathMatch, RouteMatch, RouteRule};
 use crate::route::tls::{BackendTls, ClientAuthentication};
@@ -208,7 +208,7 @@ impl Routing {
 pub struct GatewayPort {
     pub number: u16,
     /// All listeners of a port have the same protocol; where HTTPS and TLS share it, TLS.
-    pub protocol: GatewayProtocol,
+    pub protocol: MeshGatewayProtocol,
     pub listeners: Box<[Listener]>,
     /// The index of the listener for a host.
     listener_by_host: HostMap<usize>,
@@ -216,7 +216,7 @@ pub struct GatewayPort {
 
 impl GatewayPort {
     /// Of two listeners with the same host name the first wins.
-    pub fn new(number: u16, protocol: GatewayProtocol, listeners: Vec<Listener>) -> Self {
+    pub fn new(number: u16, protocol: MeshGatewayProtocol, listeners: Vec<Listener>) -> Self {
         let mut listener_by_host = HostMap::default();
         for (i, listener) in listeners.iter().enumerate() {
             if listener_by_host.at(&listener.hostname).is_none() {
@@ -268,7 +268,7 @@ pub struct Listener {
     pub name: Name,
     pub hostname: Hostname,
     /// That of the port, but HTTPS and TLS may share one.
-    pub protocol: GatewayProtocol,
+    pub protocol: MeshGatewayProtocol,
     /// Only with TLS. Of several, the server name chooses one, then the keys that the client supports, then their order.
     pub certificates: Box<[Certificate]>,
     /// How client certificates are validated; `None`: clients have none.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Snapshot;
 use crate::gateway_api::{
-    BackendTlsPolicy, CertificateKind, CertificateSource, GatewayApiObject, GatewayClass, ObjectIdentity,
-    ParentKind, ReferenceGrant, RouteKind, StandardGateway, StandardListenerSet, StandardRoute,
+    BackendTlsPolicy, CertificateKind, CertificateSource, Gateway, GatewayApiObject, GatewayClass,
+    ListenerSet, ObjectIdentity, ParentKind, ReferenceGrant, Route, RouteKind,
 };
 use crate::name::{Name, ObjectKey, ServiceKey};
 use crate::route::Hostname;
@@ -16,10 +16,10 @@ type RouteKey = (RouteKind, ObjectKey);
 #[derive(Debug, Default)]
 pub(super) struct GatewayApiIndex {
     classes: BTreeMap<Name, GatewayClass>,
-    gateways: BTreeMap<ObjectKey, StandardGateway>,
-    listener_sets: BTreeMap<ObjectKey, StandardListenerSet>,
+    gateways: BTreeMap<ObjectKey, Gateway>,
+    listener_sets: BTreeMap<ObjectKey, ListenerSet>,
     sets_by_gateway: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
-    routes: BTreeMap<RouteKey, StandardRoute>,
+    routes: BTreeMap<RouteKey, Route>,
     routes_by_parent: BTreeMap<ParentKey, BTreeSet<RouteKey>>,
     routes_by_backend: BTreeMap<ServiceKey, BTreeSet<RouteKey>>,
     routes_by_host: BTreeMap<Hostname, BTreeSet<RouteKey>>,
@@ -123,7 +123,7 @@ impl GatewayApiIndex {
             }),
             GatewayApiObject::Gateway(new) => self.gateways.get(&new.identity.key).is_some_and(|held| {
                 same(&held.identity, &new.identity)
-                    && StandardGateway { identity: held.identity.clone(), ..new.clone() } == *held
+                    && Gateway { identity: held.identity.clone(), ..new.clone() } == *held
             }),
             GatewayApiObject::ListenerSet(new) => {
                 self.listener_sets.get(&new.identity.key).is_some_and(|held| {
@@ -174,7 +174,7 @@ fn identity_mut(object: &mut GatewayApiObject) -> Option<&mut ObjectIdentity> {
     }
 }
 
-fn parents(route: &StandardRoute) -> impl Iterator<Item = ParentKey> {
+fn parents(route: &Route) -> impl Iterator<Item = ParentKey> {
     route.parents.iter().map(|parent| (parent.kind(), parent.object.key()))
 }
 
@@ -187,60 +187,56 @@ impl Snapshot {
         self.gateway_api.classes.values()
     }
 
-    pub fn standard_gateway(&self, key: &ObjectKey) -> Option<&StandardGateway> {
+    pub fn gateway(&self, key: &ObjectKey) -> Option<&Gateway> {
         self.gateway_api.gateways.get(key)
     }
 
-    pub fn standard_gateways(&self) -> impl Iterator<Item = &StandardGateway> {
+    pub fn gateways(&self) -> impl Iterator<Item = &Gateway> {
         self.gateway_api.gateways.values()
     }
 
-    pub fn listener_set(&self, key: &ObjectKey) -> Option<&StandardListenerSet> {
+    pub fn listener_set(&self, key: &ObjectKey) -> Option<&ListenerSet> {
         self.gateway_api.listener_sets.get(key)
     }
 
-    pub fn listener_sets(&self) -> impl Iterator<Item = &StandardListenerSet> {
+    pub fn listener_sets(&self) -> impl Iterator<Item = &ListenerSet> {
         self.gateway_api.listener_sets.values()
     }
 
     /// The ListenerSets that name a Gateway as their parent.
-    pub fn listener_sets_of(&self, gateway: &ObjectKey) -> impl Iterator<Item = &StandardListenerSet> {
+    pub fn listener_sets_of(&self, gateway: &ObjectKey) -> impl Iterator<Item = &ListenerSet> {
         let keys = self.gateway_api.sets_by_gateway.get(gateway).into_iter().flatten();
         keys.filter_map(|key| self.gateway_api.listener_sets.get(key))
     }
 
-    pub fn standard_route(&self, kind: RouteKind, key: &ObjectKey) -> Option<&StandardRoute> {
+    pub fn route(&self, kind: RouteKind, key: &ObjectKey) -> Option<&Route> {
         self.gateway_api.routes.get(&(kind, key.clone()))
     }
 
-    pub fn standard_routes(&self) -> impl Iterator<Item = &StandardRoute> {
+    pub fn routes(&self) -> impl Iterator<Item = &Route> {
         self.gateway_api.routes.values()
     }
 
     /// The routes with a parentRef to an object, attached or not.
-    pub fn routes_of_parent(
-        &self,
-        kind: ParentKind,
-        key: &ObjectKey,
-    ) -> impl Iterator<Item = &StandardRoute> {
+    pub fn routes_of_parent(&self, kind: ParentKind, key: &ObjectKey) -> impl Iterator<Item = &Route> {
         let keys = self.gateway_api.routes_by_parent.get(&(kind, key.clone())).into_iter().flatten();
         keys.filter_map(|key| self.gateway_api.routes.get(key))
     }
 
     /// The routes that may send requests to a Service, whether permitted or not.
-    pub fn routes_of_backend(&self, service: &ServiceKey) -> impl Iterator<Item = &StandardRoute> {
+    pub fn routes_of_backend(&self, service: &ServiceKey) -> impl Iterator<Item = &Route> {
         let keys = self.gateway_api.routes_by_backend.get(service).into_iter().flatten();
         keys.filter_map(|key| self.gateway_api.routes.get(key))
     }
 
     /// The routes that name this host.
-    pub fn standard_routes_of_host(&self, host: &Hostname) -> impl Iterator<Item = &StandardRoute> {
+    pub fn routes_of_host(&self, host: &Hostname) -> impl Iterator<Item = &Route> {
         let keys = self.gateway_api.routes_by_host.get(host).into_iter().flatten();
         keys.filter_map(|key| self.gateway_api.routes.get(key))
     }
 
     /// The routes that may send requests to a Service of a namespace.
-    pub fn routes_to_namespace(&self, namespace: &Name) -> impl Iterator<Item = &StandardRoute> {
+    pub fn routes_to_namespace(&self, namespace: &Name) -> impl Iterator<Item = &Route> {
         let first = ServiceKey::new(namespace, &Name::default());
         let of = namespace.clone();
         let services = self.gateway_api.routes_by_backend.range(first..);
@@ -283,7 +279,7 @@ impl Snapshot {
         self.gateway_api.classes.remove(name);
     }
 
-    pub fn remove_standard_gateway(&mut self, key: &ObjectKey) {
+    pub fn remove_gateway(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.gateway_api.gateways.remove(key);
     }
@@ -293,7 +289,7 @@ impl Snapshot {
         self.gateway_api.remove_listener_set(key);
     }
 
-    pub fn remove_standard_route(&mut self, kind: RouteKind, key: &ObjectKey) {
+    pub fn remove_route(&mut self, kind: RouteKind, key: &ObjectKey) {
         self.revision.0 += 1;
         self.gateway_api.remove_route(&(kind, key.clone()));
     }

@@ -6,23 +6,23 @@ use std::sync::Arc;
 use super::Snapshot;
 use crate::name::{Name, ObjectKey};
 use crate::route::{
-    Gateway, GatewayHttpRoute, Hostname, HttpRoute, LoadBalancingPolicy, RouteFilterObject, RouteRule,
-    TcpRoute,
+    Hostname, MeshGateway, MeshGatewayHttpRoute, MeshHttpRoute, MeshLoadBalancing, MeshRouteFilter,
+    MeshTcpRoute, RouteRule,
 };
 
 #[derive(Debug, Default)]
 pub(super) struct RouteIndex {
-    http: BTreeMap<ObjectKey, HttpRoute>,
-    gateway_http: BTreeMap<ObjectKey, GatewayHttpRoute>,
+    http: BTreeMap<ObjectKey, MeshHttpRoute>,
+    gateway_http: BTreeMap<ObjectKey, MeshGatewayHttpRoute>,
     gateway_http_by_host: BTreeMap<Hostname, BTreeSet<ObjectKey>>,
-    tcp: BTreeMap<ObjectKey, TcpRoute>,
-    gateways: BTreeMap<ObjectKey, Gateway>,
-    load_balancing: BTreeMap<ObjectKey, LoadBalancingPolicy>,
-    filters: BTreeMap<ObjectKey, RouteFilterObject>,
+    tcp: BTreeMap<ObjectKey, MeshTcpRoute>,
+    gateways: BTreeMap<ObjectKey, MeshGateway>,
+    load_balancing: BTreeMap<ObjectKey, MeshLoadBalancing>,
+    filters: BTreeMap<ObjectKey, MeshRouteFilter>,
 }
 
 impl RouteIndex {
-    pub(super) fn put_http(&mut self, mut route: HttpRoute) {
+    pub(super) fn put_http(&mut self, mut route: MeshHttpRoute) {
         if let Some(old) = self.http.get(&route.key) {
             for (to, old) in route.to.iter_mut().zip(&old.to) {
                 reuse_equal_rules(&mut to.rules, &old.rules);
@@ -31,7 +31,7 @@ impl RouteIndex {
         self.http.insert(route.key.clone(), route);
     }
 
-    pub(super) fn put_gateway_http(&mut self, mut route: GatewayHttpRoute) {
+    pub(super) fn put_gateway_http(&mut self, mut route: MeshGatewayHttpRoute) {
         if let Some(old) = self.remove_gateway_http(&route.key) {
             reuse_equal_rules(&mut route.rules, &old.rules);
         }
@@ -41,7 +41,7 @@ impl RouteIndex {
         self.gateway_http.insert(route.key.clone(), route);
     }
 
-    fn remove_gateway_http(&mut self, key: &ObjectKey) -> Option<GatewayHttpRoute> {
+    fn remove_gateway_http(&mut self, key: &ObjectKey) -> Option<MeshGatewayHttpRoute> {
         let old = self.gateway_http.remove(key)?;
         for host in &old.hostnames {
             let Some(routes) = self.gateway_http_by_host.get_mut(host) else { continue };
@@ -53,20 +53,20 @@ impl RouteIndex {
         Some(old)
     }
 
-    pub(super) fn put_tcp(&mut self, route: TcpRoute) {
+    pub(super) fn put_tcp(&mut self, route: MeshTcpRoute) {
         self.tcp.insert(route.key.clone(), route);
     }
 
-    pub(super) fn put_gateway(&mut self, gateway: Gateway) {
+    pub(super) fn put_mesh_gateway(&mut self, gateway: MeshGateway) {
         self.gateways.insert(gateway.key.clone(), gateway);
     }
 
-    pub(super) fn put_route_filter(&mut self, filter: RouteFilterObject) {
+    pub(super) fn put_route_filter(&mut self, filter: MeshRouteFilter) {
         self.filters.insert(filter.key.clone(), filter);
     }
 
     /// Objects of a file have no creation time: the revision that added them stands for it.
-    pub(super) fn put_load_balancing(&mut self, mut policy: LoadBalancingPolicy, revision: u64) {
+    pub(super) fn put_load_balancing(&mut self, mut policy: MeshLoadBalancing, revision: u64) {
         let known = self.load_balancing.get(&policy.identity.key).map(|held| held.identity.added);
         policy.identity.added = known.unwrap_or(revision);
         self.load_balancing.insert(policy.identity.key.clone(), policy);
@@ -90,69 +90,72 @@ fn reuse_equal_rules(rules: &mut [Arc<RouteRule>], old: &[Arc<RouteRule>]) {
 }
 
 impl Snapshot {
-    pub fn http_routes(&self, namespace: &Name) -> impl Iterator<Item = &HttpRoute> {
+    pub fn mesh_http_routes(&self, namespace: &Name) -> impl Iterator<Item = &MeshHttpRoute> {
         within(&self.routes.http, namespace)
     }
 
-    pub fn gateway_http_routes(&self, namespace: &Name) -> impl Iterator<Item = &GatewayHttpRoute> {
+    pub fn mesh_gateway_http_routes(&self, namespace: &Name) -> impl Iterator<Item = &MeshGatewayHttpRoute> {
         within(&self.routes.gateway_http, namespace)
     }
 
     /// The MeshGatewayHTTPRoutes that name this host.
-    pub fn gateway_http_routes_of_host(&self, host: &Hostname) -> impl Iterator<Item = &GatewayHttpRoute> {
+    pub fn mesh_gateway_http_routes_of_host(
+        &self,
+        host: &Hostname,
+    ) -> impl Iterator<Item = &MeshGatewayHttpRoute> {
         let keys = self.routes.gateway_http_by_host.get(host).into_iter().flatten();
         keys.filter_map(|key| self.routes.gateway_http.get(key))
     }
 
-    pub fn tcp_routes(&self, namespace: &Name) -> impl Iterator<Item = &TcpRoute> {
+    pub fn mesh_tcp_routes(&self, namespace: &Name) -> impl Iterator<Item = &MeshTcpRoute> {
         within(&self.routes.tcp, namespace)
     }
 
-    pub fn all_http_routes(&self) -> impl Iterator<Item = &HttpRoute> {
+    pub fn all_mesh_http_routes(&self) -> impl Iterator<Item = &MeshHttpRoute> {
         self.routes.http.values()
     }
 
-    pub fn all_tcp_routes(&self) -> impl Iterator<Item = &TcpRoute> {
+    pub fn all_mesh_tcp_routes(&self) -> impl Iterator<Item = &MeshTcpRoute> {
         self.routes.tcp.values()
     }
 
-    pub fn http_route(&self, key: &ObjectKey) -> Option<&HttpRoute> {
+    pub fn mesh_http_route(&self, key: &ObjectKey) -> Option<&MeshHttpRoute> {
         self.routes.http.get(key)
     }
 
-    pub fn gateway_http_route(&self, key: &ObjectKey) -> Option<&GatewayHttpRoute> {
+    pub fn mesh_gateway_http_route(&self, key: &ObjectKey) -> Option<&MeshGatewayHttpRoute> {
         self.routes.gateway_http.get(key)
     }
 
-    pub fn tcp_route(&self, key: &ObjectKey) -> Option<&TcpRoute> {
+    pub fn mesh_tcp_route(&self, key: &ObjectKey) -> Option<&MeshTcpRoute> {
         self.routes.tcp.get(key)
     }
 
-    pub fn http_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
+    pub fn mesh_http_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.routes.http.keys()
     }
 
-    pub fn gateway_http_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
+    pub fn mesh_gateway_http_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.routes.gateway_http.keys()
     }
 
-    pub fn tcp_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
+    pub fn mesh_tcp_route_keys(&self) -> impl Iterator<Item = &ObjectKey> {
         self.routes.tcp.keys()
     }
 
-    pub fn gateway(&self, key: &ObjectKey) -> Option<&Gateway> {
+    pub fn mesh_gateway(&self, key: &ObjectKey) -> Option<&MeshGateway> {
         self.routes.gateways.get(key)
     }
 
-    pub fn gateways(&self) -> impl Iterator<Item = &Gateway> {
+    pub fn mesh_gateways(&self) -> impl Iterator<Item = &MeshGateway> {
         self.routes.gateways.values()
     }
 
-    pub fn route_filter(&self, key: &ObjectKey) -> Option<&RouteFilterObject> {
+    pub fn route_filter(&self, key: &ObjectKey) -> Option<&MeshRouteFilter> {
         self.routes.filters.get(key)
     }
 
-    pub fn route_filters(&self) -> impl Iterator<Item = &RouteFilterObject> {
+    pub fn route_filters(&self) -> impl Iterator<Item = &MeshRouteFilter> {
         self.routes.filters.values()
     }
 
@@ -161,15 +164,15 @@ impl Snapshot {
         self.routes.filters.remove(key);
     }
 
-    pub fn load_balancing_policies(&self, namespace: &Name) -> impl Iterator<Item = &LoadBalancingPolicy> {
+    pub fn load_balancing_policies(&self, namespace: &Name) -> impl Iterator<Item = &MeshLoadBalancing> {
         within(&self.routes.load_balancing, namespace)
     }
 
-    pub fn all_load_balancing_policies(&self) -> impl Iterator<Item = &LoadBalancingPolicy> {
+    pub fn all_load_balancing_policies(&self) -> impl Iterator<Item = &MeshLoadBalancing> {
         self.routes.load_balancing.values()
     }
 
-    pub fn load_balancing_policy(&self, key: &ObjectKey) -> Option<&LoadBalancingPolicy> {
+    pub fn load_balancing_policy(&self, key: &ObjectKey) -> Option<&MeshLoadBalancing> {
         self.routes.load_balancing.get(key)
     }
 
@@ -178,22 +181,22 @@ impl Snapshot {
         self.routes.load_balancing.remove(key);
     }
 
-    pub fn remove_http_route(&mut self, key: &ObjectKey) {
+    pub fn remove_mesh_http_route(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.routes.http.remove(key);
     }
 
-    pub fn remove_gateway_http_route(&mut self, key: &ObjectKey) {
+    pub fn remove_mesh_gateway_http_route(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.routes.remove_gateway_http(key);
     }
 
-    pub fn remove_tcp_route(&mut self, key: &ObjectKey) {
+    pub fn remove_mesh_tcp_route(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.routes.tcp.remove(key);
     }
 
-    pub fn remove_gateway(&mut self, key: &ObjectKey) {
+    pub fn remove_mesh_gateway(&mut self, key: &ObjectKey) {
         self.revision.0 += 1;
         self.routes.gateways.remove(key);
     }

@@ -88,7 +88,7 @@ fn unchanged_rules_of_a_replaced_policy_are_the_same_values() {
     let mut snapshot = Snapshot::default();
     let rules = |snapshot: &Snapshot| {
         let key = ObjectKey { namespace: "ns".into(), name: "p".into() };
-        snapshot.gateway_http_route(&key).expect("it was applied").rules.clone()
+        snapshot.mesh_gateway_http_route(&key).expect("it was applied").rules.clone()
     };
     apply(&mut snapshot, policy("/b"));
     let before = rules(&snapshot);

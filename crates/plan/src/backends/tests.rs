@@ -160,7 +160,7 @@ fn by_localities(snapshot: &Snapshot, zone: &str, localities: Value) -> (String,
             {"targetRef": {"kind": "MeshService", "name": "web"}, "default": {"localities": localities}}]}});
     let (object, notices) = parse::object(&policy, &mut Interner::default());
     assert_eq!(notices, []);
-    let Some(model::Object::LoadBalancing(policy)) = object else { panic!("a policy") };
+    let Some(model::Object::MeshLoadBalancing(policy)) = object else { panic!("a policy") };
     let place = ConsumerLocation { node: Name::new(&format!("n-{zone}")), zone: Some(Name::new(zone)) };
     let rule = policy.to[0].settings.locality_rule(Some(zone));
     let service = ServiceKey::new(&"ns".into(), &"web".into());

@@ -6,11 +6,10 @@ use serde_json::{Value, json};
 use super::*;
 use crate::PlanningConfig;
 use crate::feature_gates::FeatureGates;
-use crate::hints::{Hysteresis, Mechanism};
+use crate::hints::Hysteresis;
 use crate::planner::Planner;
 use crate::select::{NodeView, select};
 use crate::slices::{SlicePlan, TriggerTimes};
-use crate::what_if::{DemandBasis, WhatIfEvaluator, WhatIfQuery};
 
 const START: i64 = 1_800_000_000;
 
@@ -161,33 +160,6 @@ fn under_spill_a_zone_keeps_traffic_by_the_capacity_of_its_endpoints() {
     assert!(text.contains("all traffic stays in its zone; 5 ready endpoints of capacity 6,"), "{text}");
     sync(&mut snapshot, &[]);
     assert_eq!(shares(&mut snapshot, "za", 0), [(1, 100.0)], "as much as the two of another zone");
-}
-
-#[test]
-fn what_if_weighs_endpoints_by_their_capacity() {
-    let mut snapshot = cluster(&json!({}));
-    for (number, zone) in [(1, "za"), (2, "zb"), (3, "zb"), (4, "zc"), (5, "zc")] {
-        pod(&mut snapshot, number, zone, (number == 1).then_some("2"), 0);
-    }
-    sync(&mut snapshot, &[]);
-    advance(&mut snapshot, at(0));
-    let (service, slices) = snapshot.services().next().expect("there is one");
-    let evaluator =
-        WhatIfEvaluator::new(snapshot.nodes(), DemandBasis::Cpu, &crate::PlanningConfig::without_flags());
-    let query = WhatIfQuery { service, slices, namespace_default: None, scale: &[], measured: None };
-    let result = evaluator.evaluate(&query);
-    for mechanism in [Mechanism::None, Mechanism::PreferSameZone, Mechanism::Spill] {
-        let outcome = result.outcomes.iter().find(|outcome| outcome.mechanism == mechanism).expect("all");
-        let figures = &outcome.figures;
-        assert!(
-            figures.max_overload < 0.02,
-            "za has as much capacity as the others: {mechanism:?}: {figures:?}"
-        );
-        let in_zone = if mechanism == Mechanism::None { 1.0 / 3.0 } else { 1.0 };
-        assert!((figures.in_zone - in_zone).abs() < 0.01, "{mechanism:?}: {figures:?}");
-    }
-    let loads = evaluator.endpoint_loads(service, slices, None);
-    assert!(loads.iter().all(|load| (load.load / load.fair - 1.0).abs() < 1e-9), "{loads:?}");
 }
 
 #[test]

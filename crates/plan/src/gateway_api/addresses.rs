@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use model::gateway_api::{GatewayAddress, StandardGateway};
+use model::gateway_api::{Gateway, GatewayAddress};
 use model::{Name, ObjectKey, ServiceType, Snapshot};
 
 use super::Problem;
@@ -65,14 +65,14 @@ pub(super) fn assign(
     let mut taken: BTreeMap<TakenPort, String> = BTreeMap::new();
     let is_everywhere = machine.mesh.is_empty() || machine.mesh.iter().any(IpAddr::is_unspecified);
     let mesh = if is_everywhere { &machine.usable } else { &machine.mesh };
-    for gateway in snapshot.gateways() {
+    for gateway in snapshot.mesh_gateways() {
         for port in gateway.listeners.iter().map(|listener| listener.port) {
             let owner = format!("MeshGateway {}", gateway.key);
             taken.extend(mesh.iter().map(|ip| ((*ip, false, port), owner.clone())));
         }
     }
-    let mut gateways: Vec<&StandardGateway> =
-        snapshot.standard_gateways().filter(|gateway| is_ours(snapshot, gateway, controller)).collect();
+    let mut gateways: Vec<&Gateway> =
+        snapshot.gateways().filter(|gateway| is_ours(snapshot, gateway, controller)).collect();
     gateways.sort_by_cached_key(|gateway| gateway.identity.age_order());
     let mut assigned = BTreeMap::new();
     for gateway in gateways {
@@ -87,7 +87,7 @@ pub(super) fn assign(
     assigned
 }
 
-fn ports(snapshot: &Snapshot, gateway: &StandardGateway) -> BTreeSet<(bool, u16)> {
+fn ports(snapshot: &Snapshot, gateway: &Gateway) -> BTreeSet<(bool, u16)> {
     let effective = EffectiveGateway::new(snapshot, gateway);
     let good = effective.listeners.iter().filter(|listener| listener.accepted.is_ok());
     good.map(|own| (own.listener.protocol == "UDP", own.listener.port)).collect()
@@ -95,12 +95,12 @@ fn ports(snapshot: &Snapshot, gateway: &StandardGateway) -> BTreeSet<(bool, u16)
 
 fn assign_one(
     snapshot: &Snapshot,
-    gateway: &StandardGateway,
+    gateway: &Gateway,
     machine: &MachineAddresses,
     taken: &BTreeMap<TakenPort, String>,
 ) -> GatewayAssignment {
     let key = &gateway.identity.key;
-    if snapshot.gateway(key).is_some() {
+    if snapshot.mesh_gateway(key).is_some() {
         let message = "a MeshGateway has the same name, and is served instead: rename one of them";
         return GatewayAssignment::failed("AddressNotAssigned", message);
     }
@@ -141,7 +141,7 @@ fn assign_one(
 }
 
 /// An address without a value asks for any.
-fn asked(gateway: &StandardGateway) -> Vec<&GatewayAddress> {
+fn asked(gateway: &Gateway) -> Vec<&GatewayAddress> {
     gateway.addresses.iter().filter(|address| !address.value.is_empty()).collect()
 }
 
@@ -151,7 +151,7 @@ fn usable(address: &GatewayAddress, usable: &[IpAddr]) -> Option<IpAddr> {
 }
 
 /// Of [`AssignedAddresses::Any`].
-pub(super) fn any(gateway: &StandardGateway, all: &[IpAddr]) -> GatewayAssignment {
+pub(super) fn any(gateway: &Gateway, all: &[IpAddr]) -> GatewayAssignment {
     let asked = asked(gateway);
     if asked.is_empty() {
         let first: Vec<IpAddr> = all.first().copied().into_iter().collect();
@@ -171,7 +171,7 @@ fn check_asked(asked: &[&GatewayAddress], all: &[IpAddr]) -> GatewayAssignment {
 }
 
 /// Of [`AssignedAddresses::Services`].
-pub(super) fn of_services(snapshot: &Snapshot, gateway: &StandardGateway) -> GatewayAssignment {
+pub(super) fn of_services(snapshot: &Snapshot, gateway: &Gateway) -> GatewayAssignment {
     let key = &gateway.identity.key;
     let own = snapshot.services_within(&key.namespace);
     let own = own.filter(|service| service.labels.value(GATEWAY_NAME_LABEL) == Some(&key.name));

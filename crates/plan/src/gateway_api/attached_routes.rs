@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::gateway_api::{ParentKind, RouteKind, StandardRoute};
+use model::gateway_api::{ParentKind, Route, RouteKind};
 use model::{ObjectKey, Snapshot};
 
 use super::attachment::attached_listeners;
@@ -39,7 +39,7 @@ impl AttachedRoutes {
     }
 
     /// A route changed; `parents` has those before and after the change.
-    pub(super) fn route_changed(&mut self, route: &StandardRoute) {
+    pub(super) fn route_changed(&mut self, route: &Route) {
         for parent in &route.parents {
             if let Some(owner) = self.owners.get_mut(&(parent.kind(), parent.object.key())) {
                 owner.stale.insert((route.kind, route.identity.key.clone()));
@@ -65,7 +65,7 @@ impl AttachedRoutes {
         let places: BTreeMap<usize, usize> =
             gateway.listeners_of(set).enumerate().map(|(place, (at, _))| (at, place)).collect();
         for id in std::mem::take(&mut owner.stale) {
-            let route = snapshot.standard_route(id.0, &id.1);
+            let route = snapshot.route(id.0, &id.1);
             let now = route.map(|route| attached(snapshot, gateway, (kind, key), route)).unwrap_or_default();
             let now: BTreeSet<usize> = now.iter().filter_map(|at| places.get(at).copied()).collect();
             owner.put(id, now);
@@ -95,7 +95,7 @@ fn attached(
     snapshot: &Snapshot,
     gateway: &EffectiveGateway<'_>,
     (kind, key): (ParentKind, &ObjectKey),
-    route: &StandardRoute,
+    route: &Route,
 ) -> BTreeSet<usize> {
     if supported(route).is_err() {
         return BTreeSet::new();

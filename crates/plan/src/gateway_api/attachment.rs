@@ -1,6 +1,6 @@
 //! Which listeners a route is attached to, by its parentRefs.
 
-use model::gateway_api::{ParentKind, ParentReference, StandardGateway, StandardRoute};
+use model::gateway_api::{Gateway, ParentKind, ParentReference, Route};
 use model::route::Hostname;
 use model::{ObjectKey, Snapshot};
 
@@ -11,14 +11,14 @@ use super::listeners::{EffectiveGateway, EffectiveListener, in_scope};
 pub(super) fn gateway_of<'s>(
     snapshot: &'s Snapshot,
     parent: &ParentReference,
-) -> Option<(&'s StandardGateway, Option<ObjectKey>)> {
+) -> Option<(&'s Gateway, Option<ObjectKey>)> {
     let key = parent.object.key();
     match parent.kind() {
-        ParentKind::Gateway => Some((snapshot.standard_gateway(&key)?, None)),
+        ParentKind::Gateway => Some((snapshot.gateway(&key)?, None)),
         ParentKind::ListenerSet => {
             let set = snapshot.listener_set(&key)?;
             let is_of_gateway = set.parent.kind() == ParentKind::Gateway;
-            let gateway = is_of_gateway.then(|| snapshot.standard_gateway(&set.parent.object.key()))?;
+            let gateway = is_of_gateway.then(|| snapshot.gateway(&set.parent.object.key()))?;
             Some((gateway?, Some(key)))
         }
         ParentKind::Service | ParentKind::Other => None,
@@ -31,7 +31,7 @@ pub(super) fn attached_listeners(
     snapshot: &Snapshot,
     gateway: &EffectiveGateway<'_>,
     set: Option<&ObjectKey>,
-    route: &StandardRoute,
+    route: &Route,
     parent: &ParentReference,
 ) -> Result<Vec<usize>, Problem> {
     if let Some((_, Err(problem))) = gateway.sets.iter().find(|(own, _)| set == Some(&own.identity.key)) {
@@ -71,7 +71,7 @@ pub(super) fn attached_listeners(
 }
 
 /// The host names that a route and a listener share; those of the route outside of the listener do not count.
-pub(super) fn shared_hosts(route: &StandardRoute, listener: &Hostname) -> Vec<Hostname> {
+pub(super) fn shared_hosts(route: &Route, listener: &Hostname) -> Vec<Hostname> {
     if route.hostnames.is_empty() {
         return vec![listener.clone()];
     }

@@ -1,6 +1,6 @@
 //! BackendTLSPolicies: which one applies to a port of a Service, and whether it can be used.
 
-use model::gateway_api::{BackendTlsPolicy, StandardGateway, TlsPolicyTarget};
+use model::gateway_api::{BackendTlsPolicy, Gateway, TlsPolicyTarget};
 use model::route::{BackendId, BackendTls, RouteTable};
 use model::{Protocol, ServiceKey, ServicePort, Snapshot};
 
@@ -30,7 +30,7 @@ pub(super) fn tls_policy<'s>(
 /// errors in the table.
 pub(super) fn of_table(
     snapshot: &Snapshot,
-    gateway: &StandardGateway,
+    gateway: &Gateway,
     table: &RouteTable,
 ) -> Vec<(BackendId, BackendTls)> {
     if snapshot.all_backend_tls_policies().next().is_none() {

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use model::gateway_api::{
-    BackendTlsPolicy, GatewayApiKind, ParentKind, StandardGateway, StandardListenerSet, StandardRoute,
-};
-use model::route::GatewayHttpRoute;
+use model::gateway_api::{BackendTlsPolicy, Gateway, GatewayApiKind, ListenerSet, ParentKind, Route};
+use model::route::MeshGatewayHttpRoute;
 use model::{Name, ObjectKey, ServiceKey, Snapshot};
 
 use super::addresses::GATEWAY_NAME_LABEL;
@@ -53,12 +51,12 @@ pub fn dependent_statuses(
         ChangedObject::MeshPolicy(service) => found.of_service_parent(service),
         ChangedObject::MeshGateway(key) => {
             found.gateways();
-            for policy in snapshot.gateway_http_routes(&key.namespace) {
+            for policy in snapshot.mesh_gateway_http_routes(&key.namespace) {
                 found.with_hosts(policy);
             }
         }
         ChangedObject::RouteFilter(key) => {
-            let own = snapshot.standard_routes().filter(|o| o.identity.key.namespace == key.namespace);
+            let own = snapshot.routes().filter(|o| o.identity.key.namespace == key.namespace);
             found.routes(own.filter(|route| route.refers_to_filter(&key.name)));
         }
         ChangedObject::BoundPorts(key) => {
@@ -67,7 +65,7 @@ pub fn dependent_statuses(
             found.keys.extend(sets.map(|set| (GatewayApiKind::ListenerSet, set.identity.key.clone())));
         }
         ChangedObject::MeshGatewayHttpRoute(key) => {
-            snapshot.gateway_http_route(key).into_iter().for_each(|policy| found.with_hosts(policy));
+            snapshot.mesh_gateway_http_route(key).into_iter().for_each(|policy| found.with_hosts(policy));
         }
     }
     found.keys
@@ -99,7 +97,7 @@ impl<'s> DependentStatuses<'s> {
                 self.owner(ParentKind::ListenerSet, key);
             }
             GatewayApiKind::Route(kind) => {
-                if let Some(route) = self.snapshot.standard_route(kind, key) {
+                if let Some(route) = self.snapshot.route(kind, key) {
                     self.route(route);
                 }
             }
@@ -116,17 +114,17 @@ impl<'s> DependentStatuses<'s> {
     fn everything(&mut self) {
         self.attached.forget_all();
         self.gateways();
-        self.routes(self.snapshot.standard_routes());
+        self.routes(self.snapshot.routes());
         self.tls_policies(self.snapshot.all_backend_tls_policies());
     }
 
     /// All Gateways and ListenerSets.
     fn gateways(&mut self) {
-        let gateways = self.snapshot.standard_gateways();
-        let key = |o: &StandardGateway| (GatewayApiKind::Gateway, o.identity.key.clone());
+        let gateways = self.snapshot.gateways();
+        let key = |o: &Gateway| (GatewayApiKind::Gateway, o.identity.key.clone());
         self.keys.extend(gateways.map(key));
         let sets = self.snapshot.listener_sets();
-        let key = |o: &StandardListenerSet| (GatewayApiKind::ListenerSet, o.identity.key.clone());
+        let key = |o: &ListenerSet| (GatewayApiKind::ListenerSet, o.identity.key.clone());
         self.keys.extend(sets.map(key));
     }
 
@@ -147,7 +145,7 @@ impl<'s> DependentStatuses<'s> {
         self.tls_policies(self.snapshot.all_backend_tls_policies());
     }
 
-    fn route(&mut self, route: &'s StandardRoute) {
+    fn route(&mut self, route: &'s Route) {
         self.attached.route_changed(route);
         for parent in &route.parents {
             let key = parent.object.key();
@@ -188,16 +186,16 @@ impl<'s> DependentStatuses<'s> {
     }
 
     /// The routes with a host of a MeshGatewayHTTPRoute.
-    fn with_hosts(&mut self, policy: &GatewayHttpRoute) {
+    fn with_hosts(&mut self, policy: &MeshGatewayHttpRoute) {
         for host in &policy.hostnames {
-            self.routes(self.snapshot.standard_routes_of_host(host));
+            self.routes(self.snapshot.routes_of_host(host));
         }
     }
 
     fn namespace(&mut self, name: &Name) {
         self.attached.forget_all();
         self.gateways();
-        self.routes(self.snapshot.standard_routes().filter(|route| route.identity.key.namespace == *name));
+        self.routes(self.snapshot.routes().filter(|route| route.identity.key.namespace == *name));
         // The routes of a ListenerSet of the namespace.
         let sets: Vec<ObjectKey> =
             self.snapshot.listener_sets().map(|set| set.identity.key.clone()).collect();
@@ -206,7 +204,7 @@ impl<'s> DependentStatuses<'s> {
         }
     }
 
-    fn routes(&mut self, routes: impl Iterator<Item = &'s StandardRoute>) {
+    fn routes(&mut self, routes: impl Iterator<Item = &'s Route>) {
         self.keys.extend(routes.map(|o| (GatewayApiKind::Route(o.kind), o.identity.key.clone())));
     }
 

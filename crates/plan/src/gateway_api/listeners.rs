@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::gateway_api::{
-    CertificateKind, ClientValidation, GROUP, NamespaceScope, ParentKind, RouteKind, StandardGateway,
-    StandardListener, StandardListenerSet,
+    CertificateKind, ClientValidation, GROUP, Gateway, GatewayListener, ListenerSet, NamespaceScope,
+    ParentKind, RouteKind,
 };
 use model::route::ClientAuthentication;
 use model::{Name, ObjectKey, Snapshot};
@@ -15,18 +15,18 @@ use super::references::Referrer;
 
 /// A Gateway with all listeners that it has.
 pub(super) struct EffectiveGateway<'s> {
-    pub(super) gateway: &'s StandardGateway,
+    pub(super) gateway: &'s Gateway,
     /// Its own, then those of its ListenerSets, older ones first.
     pub(super) listeners: Vec<EffectiveListener<'s>>,
     /// Its ListenerSets, in order of precedence, and whether it allows them.
-    pub(super) sets: Vec<(&'s StandardListenerSet, Result<(), Problem>)>,
+    pub(super) sets: Vec<(&'s ListenerSet, Result<(), Problem>)>,
 }
 
 /// A listener of a Gateway or ListenerSet.
 pub(super) struct EffectiveListener<'s> {
-    pub(super) listener: &'s StandardListener,
+    pub(super) listener: &'s GatewayListener,
     /// `None`: of the Gateway itself.
-    pub(super) set: Option<&'s StandardListenerSet>,
+    pub(super) set: Option<&'s ListenerSet>,
     /// The kinds of routes that it takes.
     pub(super) kinds: Vec<RouteKind>,
     pub(super) accepted: Result<(), Problem>,
@@ -45,13 +45,13 @@ impl EffectiveListener<'_> {
     }
 
     /// The namespace of the object that it belongs to.
-    pub(super) fn namespace<'a>(&'a self, gateway: &'a StandardGateway) -> &'a Name {
+    pub(super) fn namespace<'a>(&'a self, gateway: &'a Gateway) -> &'a Name {
         self.set.map_or(&gateway.identity.key.namespace, |set| &set.identity.key.namespace)
     }
 }
 
 /// Whether a Gateway belongs to a controller.
-pub(super) fn is_ours(snapshot: &Snapshot, gateway: &StandardGateway, controller: &str) -> bool {
+pub(super) fn is_ours(snapshot: &Snapshot, gateway: &Gateway, controller: &str) -> bool {
     snapshot.gateway_class(&gateway.class).is_some_and(|class| class.controller == controller)
 }
 
@@ -73,12 +73,12 @@ pub(super) fn in_scope(snapshot: &Snapshot, scope: &NamespaceScope, own: &Name, 
 }
 
 impl<'s> EffectiveGateway<'s> {
-    pub(super) fn new(snapshot: &'s Snapshot, gateway: &'s StandardGateway) -> Self {
+    pub(super) fn new(snapshot: &'s Snapshot, gateway: &'s Gateway) -> Self {
         let key = &gateway.identity.key;
-        let mut sets: Vec<&StandardListenerSet> = snapshot.listener_sets_of(key).collect();
+        let mut sets: Vec<&ListenerSet> = snapshot.listener_sets_of(key).collect();
         sets.retain(|set| set.parent.kind() == ParentKind::Gateway);
         sets.sort_by_cached_key(|set| set.identity.age_order());
-        let allow = |set: &StandardListenerSet| {
+        let allow = |set: &ListenerSet| {
             let namespace = &set.identity.key.namespace;
             let is_allowed = in_scope(snapshot, &gateway.listener_sets_from, &key.namespace, namespace);
             let message = || format!("Gateway {key} does not allow ListenerSets of namespace {namespace}");
@@ -105,7 +105,7 @@ impl<'s> EffectiveGateway<'s> {
     }
 
     /// Whether a ListenerSet has a listener that can be served.
-    pub(super) fn set_accepted(&self, set: &StandardListenerSet) -> Result<(), Problem> {
+    pub(super) fn set_accepted(&self, set: &ListenerSet) -> Result<(), Problem> {
         let key = &set.identity.key;
         if let Some((_, Err(problem))) = self.sets.iter().find(|(own, _)| own.identity.key == *key) {
             return Err(problem.clone());
@@ -137,15 +137,12 @@ impl<'s> EffectiveGateway<'s> {
     }
 
     /// How the clients of a listener are validated.
-    pub(super) fn client_validation(&self, listener: &StandardListener) -> Option<&'s ClientValidation> {
+    pub(super) fn client_validation(&self, listener: &GatewayListener) -> Option<&'s ClientValidation> {
         client_validation(self.gateway, listener)
     }
 }
 
-fn client_validation<'s>(
-    gateway: &'s StandardGateway,
-    listener: &StandardListener,
-) -> Option<&'s ClientValidation> {
+fn client_validation<'s>(gateway: &'s Gateway, listener: &GatewayListener) -> Option<&'s ClientValidation> {
     if !terminates(listener) {
         return None;
     }
@@ -153,7 +150,7 @@ fn client_validation<'s>(
     by_port.map_or(gateway.client_validation.as_ref(), |(_, validation)| validation.as_ref())
 }
 
-fn terminates(listener: &StandardListener) -> bool {
+fn terminates(listener: &GatewayListener) -> bool {
     match listener.protocol.as_str() {
         "HTTPS" => true,
         "TLS" => listener.tls.as_ref().is_none_or(|tls| tls.terminates),
@@ -174,9 +171,9 @@ fn kinds_of(protocol: &str) -> &'static [RouteKind] {
 
 fn check<'s>(
     snapshot: &'s Snapshot,
-    gateway: &'s StandardGateway,
-    listener: &'s StandardListener,
-    set: Option<&'s StandardListenerSet>,
+    gateway: &'s Gateway,
+    listener: &'s GatewayListener,
+    set: Option<&'s ListenerSet>,
 ) -> EffectiveListener<'s> {
     let known = kinds_of(&listener.protocol);
     let mut resolved = Ok(());
@@ -233,7 +230,7 @@ fn check<'s>(
 /// The usable certificates, and whether all are.
 fn certificates(
     referrer: &Referrer<'_>,
-    listener: &StandardListener,
+    listener: &GatewayListener,
 ) -> (Box<[ObjectKey]>, Result<(), Problem>) {
     const REASON: &str = "InvalidCertificateRef";
     if !terminates(listener) {
@@ -275,8 +272,8 @@ fn mark_conflicts(listeners: &mut [EffectiveListener<'_>]) {
 }
 
 /// Why two listeners cannot share a port.
-fn conflict(a: &StandardListener, b: &StandardListener) -> Option<Problem> {
-    let is_udp = |listener: &StandardListener| listener.protocol == "UDP";
+fn conflict(a: &GatewayListener, b: &GatewayListener) -> Option<Problem> {
+    let is_udp = |listener: &GatewayListener| listener.protocol == "UDP";
     // TCP and UDP ports are different ports.
     if a.port != b.port || is_udp(a) != is_udp(b) {
         return None;

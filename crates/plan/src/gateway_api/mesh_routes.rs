@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use model::gateway_api::{ParentKind, ParentReference, RouteKind, StandardRoute};
-use model::route::{AppProtocol, HttpRoute, HttpRoutes, Routing, TcpRoute, ToTcp};
+use model::gateway_api::{ParentKind, ParentReference, Route, RouteKind};
+use model::route::{AppProtocol, HttpRoutes, MeshHttpRoute, MeshTcpRoute, Routing, ToTcp};
 use model::{Name, Notice, ObjectKey, ObjectRef, Protocol, Service, ServiceKey, ServicePort, Snapshot};
 
 use super::Problem;
@@ -56,15 +56,16 @@ pub(crate) fn deciding_routes(
     service: &Service,
     port: &ServicePort,
 ) -> Vec<ObjectRef> {
-    effective_routes(snapshot, client, service, port).into_iter().map(StandardRoute::object).collect()
+    effective_routes(snapshot, client, service, port).into_iter().map(Route::object).collect()
 }
 
 /// The Mesh* policies with a Service as destination, which a route of the Gateway API overrides.
 pub(super) fn overridden_policies(snapshot: &Snapshot, service: &ServiceKey) -> Vec<ObjectRef> {
-    let http = snapshot.all_http_routes().filter(|policy| policy.to.iter().any(|to| to.service == *service));
+    let http =
+        snapshot.all_mesh_http_routes().filter(|policy| policy.to.iter().any(|to| to.service == *service));
     let is_tcp = |to: &ToTcp| to.service.as_ref() == Some(service);
-    let tcp = snapshot.all_tcp_routes().filter(|policy| policy.to.iter().any(is_tcp));
-    http.map(HttpRoute::object).chain(tcp.map(TcpRoute::object)).collect()
+    let tcp = snapshot.all_mesh_tcp_routes().filter(|policy| policy.to.iter().any(is_tcp));
+    http.map(MeshHttpRoute::object).chain(tcp.map(MeshTcpRoute::object)).collect()
 }
 
 /// The routes of the kind that wins, older ones first.
@@ -73,7 +74,7 @@ fn effective_routes<'s>(
     client: &Name,
     service: &Service,
     port: &ServicePort,
-) -> Vec<&'s StandardRoute> {
+) -> Vec<&'s Route> {
     let of = |namespace: &Name| routes_within(snapshot, namespace, service, port);
     let mut routes = of(client);
     if routes.is_empty() && *client != service.key.namespace {
@@ -89,16 +90,16 @@ fn routes_within<'s>(
     namespace: &Name,
     service: &Service,
     port: &ServicePort,
-) -> Vec<&'s StandardRoute> {
+) -> Vec<&'s Route> {
     let key = ObjectKey::new(&service.key.namespace, &service.key.name);
     let all = snapshot.routes_of_parent(ParentKind::Service, &key);
-    let is_attached = |route: &&StandardRoute| {
+    let is_attached = |route: &&Route| {
         let is_udp = port.protocol == Protocol::Udp;
         route.identity.key.namespace == *namespace
             && (route.kind == RouteKind::Udp) == is_udp
             && route.parents.iter().any(|parent| is_for(parent, &key, port))
     };
-    let mut routes: Vec<&StandardRoute> = all.filter(is_attached).collect();
+    let mut routes: Vec<&Route> = all.filter(is_attached).collect();
     routes.sort_by_cached_key(|route| route.identity.age_order());
     routes
 }
@@ -113,7 +114,7 @@ fn is_for(parent: &ParentReference, service: &ObjectKey, port: &ServicePort) -> 
 /// Whether a route takes effect for a Service that is its parent; `None` if the Service does not exist.
 pub(super) fn attached_to_service(
     snapshot: &Snapshot,
-    route: &StandardRoute,
+    route: &Route,
     parent: &ParentReference,
 ) -> Option<Result<(), Problem>> {
     let key = parent.object.key();

@@ -2,7 +2,7 @@
 
 use model::Name;
 use model::route::{
-    Arrival, DirectResponseBody, EdgeSettings, GatewayPort, GatewayProtocol, HttpRoutes, ListenerChoice,
+    Arrival, DirectResponseBody, EdgeSettings, GatewayPort, HttpRoutes, ListenerChoice, MeshGatewayProtocol,
     RouteTable, Routing, Scheme, WeightedBackends, error_text, grpc_status,
 };
 
@@ -37,11 +37,11 @@ pub fn trace_at_gateway<'t>(
     };
     let sni = port.protocol.is_tls().then(|| at.sni.as_deref().unwrap_or(&incoming.host));
     let (choice, host) = match port.protocol {
-        GatewayProtocol::Tcp => {
+        MeshGatewayProtocol::Tcp => {
             (port.listeners.first().map_or(ListenerChoice::None, ListenerChoice::Found), "")
         }
         // Connections are routed by the SNI alone.
-        GatewayProtocol::Tls if is_passed(port, sni) => {
+        MeshGatewayProtocol::Tls if is_passed(port, sni) => {
             (port.choose(None, sni.unwrap_or_default()), sni.unwrap_or_default())
         }
         _ => (port.choose(sni, &incoming.host), incoming.host.as_str()),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::gateway_api::{ObjectReference, RouteKind, StandardRoute, StandardRule};
+use model::gateway_api::{GatewayApiRule, ObjectReference, Route, RouteKind};
 use model::route::{
     BackendId, BackendRef, BackendTarget, DirectResponse, DirectResponseBody, ExtensionEffect,
     ExtensionFilter, HttpRule, Percentage, RedirectFilter, RequestMirror, RequestRedirect, Responder,
@@ -18,7 +18,7 @@ use crate::routes::header_and_path_changes;
 #[derive(Clone, Copy)]
 pub(super) struct RouteRules<'s> {
     pub(super) snapshot: &'s Snapshot,
-    pub(super) route: &'s StandardRoute,
+    pub(super) route: &'s Route,
     /// For a Service as parent: references to other namespaces need no grant.
     pub(super) is_mesh: bool,
 }
@@ -33,7 +33,7 @@ enum BackendFailure {
 
 impl RouteRules<'_> {
     /// The rules that are not dropped.
-    fn supported(&self) -> impl Iterator<Item = (usize, &StandardRule)> {
+    fn supported(&self) -> impl Iterator<Item = (usize, &GatewayApiRule)> {
         self.route.rules.iter().enumerate().filter(|(_, rule)| rule.unsupported.is_none())
     }
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use model::gateway_api::{CONTROLLER, ParentKind, ParentReference, StandardListener, StandardRoute};
-use model::route::{GatewayHttpRoute, PolicyTarget};
+use model::gateway_api::{CONTROLLER, GatewayListener, ParentKind, ParentReference, Route};
+use model::route::{MeshGatewayHttpRoute, PolicyTarget};
 use model::{ObjectKey, ObjectRef, Snapshot};
 
 use super::attachment::gateway_of;
@@ -17,19 +17,19 @@ const ORDER: &str =
 const LISTED: usize = 10;
 
 /// About MeshGatewayHTTPRoutes with a host and port of a route; `None` if there are none.
-pub(super) fn of_route(snapshot: &Snapshot, route: &StandardRoute) -> Option<String> {
+pub(super) fn of_route(snapshot: &Snapshot, route: &Route) -> Option<String> {
     let ports = ports_of_route(snapshot, route);
-    let rivals = route.hostnames.iter().flat_map(|host| snapshot.gateway_http_routes_of_host(host));
+    let rivals = route.hostnames.iter().flat_map(|host| snapshot.mesh_gateway_http_routes_of_host(host));
     let rivals = rivals.filter(|policy| !ports_of_policy(snapshot, policy).is_disjoint(&ports));
-    message(rivals.map(GatewayHttpRoute::object).collect())
+    message(rivals.map(MeshGatewayHttpRoute::object).collect())
 }
 
 /// About routes of the Gateway API with a host and port of a MeshGatewayHTTPRoute; `None` if there are none.
-pub(crate) fn of_mesh_policy(snapshot: &Snapshot, policy: &GatewayHttpRoute) -> Option<String> {
+pub(crate) fn of_mesh_policy(snapshot: &Snapshot, policy: &MeshGatewayHttpRoute) -> Option<String> {
     let ports = ports_of_policy(snapshot, policy);
-    let rivals = policy.hostnames.iter().flat_map(|host| snapshot.standard_routes_of_host(host));
+    let rivals = policy.hostnames.iter().flat_map(|host| snapshot.routes_of_host(host));
     let rivals = rivals.filter(|route| !ports_of_route(snapshot, route).is_disjoint(&ports));
-    message(rivals.map(StandardRoute::object).collect())
+    message(rivals.map(Route::object).collect())
 }
 
 fn message(rivals: BTreeSet<ObjectRef>) -> Option<String> {
@@ -39,15 +39,15 @@ fn message(rivals: BTreeSet<ObjectRef>) -> Option<String> {
     (!names.is_empty()).then(|| format!("{}{more} has the same host and port: {ORDER}", names.join(", ")))
 }
 
-fn ports_of_policy(snapshot: &Snapshot, policy: &GatewayHttpRoute) -> BTreeSet<u16> {
+fn ports_of_policy(snapshot: &Snapshot, policy: &MeshGatewayHttpRoute) -> BTreeSet<u16> {
     let PolicyTarget::Gateway(name, _) = &policy.target else { return BTreeSet::new() };
-    let gateway = snapshot.gateway(&ObjectKey::new(&policy.key.namespace, name));
+    let gateway = snapshot.mesh_gateway(&ObjectKey::new(&policy.key.namespace, name));
     gateway.into_iter().flat_map(|gateway| gateway.listeners.iter()).map(|listener| listener.port).collect()
 }
 
-fn ports_of_route(snapshot: &Snapshot, route: &StandardRoute) -> BTreeSet<u16> {
+fn ports_of_route(snapshot: &Snapshot, route: &Route) -> BTreeSet<u16> {
     let ports = route.parents.iter().flat_map(|parent| {
-        let named = move |own: &&StandardListener| {
+        let named = move |own: &&GatewayListener| {
             parent.section.as_ref().is_none_or(|name| *name == own.name)
                 && parent.port.is_none_or(|port| port == own.port)
         };
@@ -56,7 +56,7 @@ fn ports_of_route(snapshot: &Snapshot, route: &StandardRoute) -> BTreeSet<u16> {
     ports.collect()
 }
 
-fn listeners<'s>(snapshot: &'s Snapshot, parent: &ParentReference) -> &'s [StandardListener] {
+fn listeners<'s>(snapshot: &'s Snapshot, parent: &ParentReference) -> &'s [GatewayListener] {
     let found = gateway_of(snapshot, parent).filter(|(own, _)| is_ours(snapshot, own, CONTROLLER));
     match (found, parent.kind()) {
         (Some((gateway, _)), ParentKind::Gateway) => &gateway.listeners,

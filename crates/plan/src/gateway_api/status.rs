@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use model::gateway_api::{
-    BackendTlsPolicy, CertificateKind, GROUP, GatewayApiKind, GatewayClass, ObjectIdentity, ParentKind,
-    ParentReference, StandardGateway, StandardListenerSet, StandardRoute,
+    BackendTlsPolicy, CertificateKind, GROUP, Gateway, GatewayApiKind, GatewayClass, ListenerSet,
+    ObjectIdentity, ParentKind, ParentReference, Route,
 };
 use model::{ObjectKey, ServiceKey, Snapshot};
 use serde_json::{Map, Value, json};
@@ -45,9 +45,9 @@ pub fn statuses(
         StatusPlanner::new(snapshot, controller, addresses, &mut attached).with_unbound_ports(unbound);
     let key = |identity: &ObjectIdentity| identity.key.clone();
     let classes = snapshot.gateway_classes().map(|o| (GatewayApiKind::Class, key(&o.identity)));
-    let gateways = snapshot.standard_gateways().map(|o| (GatewayApiKind::Gateway, key(&o.identity)));
+    let gateways = snapshot.gateways().map(|o| (GatewayApiKind::Gateway, key(&o.identity)));
     let sets = snapshot.listener_sets().map(|o| (GatewayApiKind::ListenerSet, key(&o.identity)));
-    let routes = snapshot.standard_routes().map(|o| (GatewayApiKind::Route(o.kind), key(&o.identity)));
+    let routes = snapshot.routes().map(|o| (GatewayApiKind::Route(o.kind), key(&o.identity)));
     let policies = snapshot.all_backend_tls_policies();
     let policies = policies.map(|o| (GatewayApiKind::TlsPolicy, key(&o.identity)));
     let all = classes.chain(gateways).chain(sets).chain(routes).chain(policies);
@@ -111,9 +111,9 @@ impl<'s> StatusPlanner<'s> {
         let snapshot = self.snapshot;
         match kind {
             GatewayApiKind::Class => self.class(snapshot.gateway_class(&key.name)?),
-            GatewayApiKind::Gateway => self.gateway(snapshot.standard_gateway(key)?),
+            GatewayApiKind::Gateway => self.gateway(snapshot.gateway(key)?),
             GatewayApiKind::ListenerSet => self.listener_set(snapshot.listener_set(key)?),
-            GatewayApiKind::Route(kind) => self.route(snapshot.standard_route(kind, key)?),
+            GatewayApiKind::Route(kind) => self.route(snapshot.route(kind, key)?),
             GatewayApiKind::TlsPolicy => {
                 let policy = snapshot.backend_tls_policy(key)?;
                 self.tls_policy(policy)
@@ -122,11 +122,11 @@ impl<'s> StatusPlanner<'s> {
         }
     }
 
-    fn is_ours(&self, gateway: &StandardGateway) -> bool {
+    fn is_ours(&self, gateway: &Gateway) -> bool {
         is_ours(self.snapshot, gateway, self.controller)
     }
 
-    fn effective(&self, gateway: &'s StandardGateway) -> Rc<EffectiveGateway<'s>> {
+    fn effective(&self, gateway: &'s Gateway) -> Rc<EffectiveGateway<'s>> {
         let mut known = self.effective.borrow_mut();
         let entry = known.entry(gateway.identity.key.clone());
         entry.or_insert_with(|| Rc::new(EffectiveGateway::new(self.snapshot, gateway))).clone()
@@ -148,7 +148,7 @@ impl<'s> StatusPlanner<'s> {
         Some(json!({"conditions": conditions.0, "supportedFeatures": features}))
     }
 
-    fn gateway(&self, gateway: &'s StandardGateway) -> Option<Value> {
+    fn gateway(&self, gateway: &'s Gateway) -> Option<Value> {
         if !self.is_ours(gateway) {
             return None;
         }
@@ -192,9 +192,9 @@ impl<'s> StatusPlanner<'s> {
         }))
     }
 
-    fn listener_set(&self, set: &'s StandardListenerSet) -> Option<Value> {
+    fn listener_set(&self, set: &'s ListenerSet) -> Option<Value> {
         let is_of_gateway = set.parent.kind() == ParentKind::Gateway;
-        let gateway = is_of_gateway.then(|| self.snapshot.standard_gateway(&set.parent.object.key()))??;
+        let gateway = is_of_gateway.then(|| self.snapshot.gateway(&set.parent.object.key()))??;
         if !self.is_ours(gateway) {
             return None;
         }
@@ -244,7 +244,7 @@ impl<'s> StatusPlanner<'s> {
     }
 
     /// Whether all addresses can be used, and those that the Gateway has.
-    fn assigned_addresses(&self, gateway: &StandardGateway) -> (Result<(), Problem>, Vec<Value>) {
+    fn assigned_addresses(&self, gateway: &Gateway) -> (Result<(), Problem>, Vec<Value>) {
         let own = match self.addresses {
             AssignedAddresses::Any(all) => addresses::any(gateway, all),
             AssignedAddresses::Services => addresses::of_services(self.snapshot, gateway),
@@ -260,7 +260,7 @@ impl<'s> StatusPlanner<'s> {
         (own.problem.map_or(Ok(()), Err), values)
     }
 
-    fn route(&self, route: &'s StandardRoute) -> Option<Value> {
+    fn route(&self, route: &'s Route) -> Option<Value> {
         let is_mesh_parent = |parent: &&ParentReference| parent.kind() == ParentKind::Service;
         let mut parents = Vec::new();
         for parent in &*route.parents {
@@ -375,7 +375,7 @@ impl<'s> StatusPlanner<'s> {
 
     /// The Gateways of this controller.
     pub fn gateways(&self) -> Vec<ObjectKey> {
-        let own = self.snapshot.standard_gateways().filter(|gateway| self.is_ours(gateway));
+        let own = self.snapshot.gateways().filter(|gateway| self.is_ours(gateway));
         own.map(|gateway| gateway.identity.key.clone()).collect()
     }
 
@@ -384,7 +384,7 @@ impl<'s> StatusPlanner<'s> {
     pub fn certificates(&self, of: Option<&ObjectKey>) -> BTreeSet<(CertificateKind, ObjectKey)> {
         let mut wanted = BTreeSet::new();
         let is_wanted = |key: &ObjectKey| of.is_none_or(|of| of == key);
-        let gateways = self.snapshot.standard_gateways();
+        let gateways = self.snapshot.gateways();
         for gateway in gateways.filter(|gateway| is_wanted(&gateway.identity.key) && self.is_ours(gateway)) {
             let effective = self.effective(gateway);
             wanted.extend(effective.certificate_references(self.snapshot));
@@ -402,7 +402,7 @@ impl<'s> StatusPlanner<'s> {
 }
 
 /// Whether a route has a rule that is not dropped.
-pub(super) fn supported(route: &StandardRoute) -> Result<(), Problem> {
+pub(super) fn supported(route: &Route) -> Result<(), Problem> {
     let mut dropped = route.rules.iter().filter_map(|rule| rule.unsupported.as_ref());
     match dropped.next() {
         Some(first) if dropped.count() + 1 == route.rules.len() => {
@@ -413,7 +413,7 @@ pub(super) fn supported(route: &StandardRoute) -> Result<(), Problem> {
 }
 
 /// The message about dropped rules.
-fn dropped(route: &StandardRoute) -> Option<String> {
+fn dropped(route: &Route) -> Option<String> {
     let rules = route.rules.iter().enumerate();
     let texts: Vec<String> = rules
         .filter_map(|(i, rule)| Some(format!("Dropped Rule {i}: {}", rule.unsupported.as_ref()?)))
@@ -436,7 +436,7 @@ fn supported_version(bundle: Option<&str>) -> Result<(), Problem> {
 }
 
 /// Accepted of a Gateway, perhaps with the reason that some listeners are not.
-fn accepted(gateway: &StandardGateway, effective: &EffectiveGateway<'_>) -> Result<Option<Problem>, Problem> {
+fn accepted(gateway: &Gateway, effective: &EffectiveGateway<'_>) -> Result<Option<Problem>, Problem> {
     if gateway.has_parameters {
         let message = "spec.infrastructure.parametersRef is not supported: remove it";
         return Err(Problem::new("InvalidParameters", message));
@@ -502,7 +502,7 @@ fn listener_status(
 }
 
 /// A parentRef with group and kind, and the namespace if it is another.
-fn parent_value(route: &StandardRoute, parent: &ParentReference) -> Value {
+fn parent_value(route: &Route, parent: &ParentReference) -> Value {
     let to = &parent.object;
     let mut value = Map::new();
     value.insert("group".to_owned(), to.group.as_str().into());

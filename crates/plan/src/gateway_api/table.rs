@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::gateway_api::{ParentKind, RouteKind, StandardGateway, StandardRoute};
+use model::gateway_api::{Gateway, ParentKind, Route, RouteKind};
 use model::route::{
-    Certificate, GatewayPort, GatewayProtocol, HeaderMatch, HostMap, Hostname, HttpRoutes, HttpRule,
-    Listener, Pattern, RouteGroup, RouteRule, RouteTable, Routing, ValueTest,
+    Certificate, GatewayPort, HeaderMatch, HostMap, Hostname, HttpRoutes, HttpRule, Listener,
+    MeshGatewayProtocol, Pattern, RouteGroup, RouteRule, RouteTable, Routing, ValueTest,
 };
 use model::{Name, Notice, ObjectKey, Snapshot};
 
@@ -17,7 +17,7 @@ use super::rules::RouteRules;
 use crate::routes::{PolicyConsumer, match_precedence, set_load_balancing};
 
 /// The route table of a Gateway and of its ListenerSets. Listeners that are not programmed are left out.
-pub fn gateway_table(snapshot: &Snapshot, gateway: &StandardGateway) -> (RouteTable, Vec<Notice>) {
+pub fn gateway_table(snapshot: &Snapshot, gateway: &Gateway) -> (RouteTable, Vec<Notice>) {
     let effective = EffectiveGateway::new(snapshot, gateway);
     let mut planner = TablePlanner { snapshot, notices: Vec::new(), rules: BTreeMap::new() };
     let routes_by_listener = planner.attach(&effective);
@@ -37,9 +37,9 @@ pub fn gateway_table(snapshot: &Snapshot, gateway: &StandardGateway) -> (RouteTa
     }
     for (number, listeners) in listeners_by_port {
         // Listeners with HTTPS and TLS may share a port: the SNI tells them apart.
-        let has_tls = listeners.iter().any(|listener| listener.protocol == GatewayProtocol::Tls);
-        let first = listeners.first().map_or(GatewayProtocol::Http, |listener| listener.protocol);
-        let protocol = if has_tls { GatewayProtocol::Tls } else { first };
+        let has_tls = listeners.iter().any(|listener| listener.protocol == MeshGatewayProtocol::Tls);
+        let first = listeners.first().map_or(MeshGatewayProtocol::Http, |listener| listener.protocol);
+        let protocol = if has_tls { MeshGatewayProtocol::Tls } else { first };
         table.put_port(Arc::new(GatewayPort::new(number, protocol, listeners)));
     }
     for (id, tls) in backend_tls::of_table(snapshot, gateway, &table) {
@@ -62,14 +62,14 @@ struct TablePlanner<'s> {
 
 impl<'s> TablePlanner<'s> {
     /// The routes of each listener by its index, older ones first.
-    fn attach(&mut self, gateway: &EffectiveGateway<'s>) -> BTreeMap<usize, Vec<&'s StandardRoute>> {
+    fn attach(&mut self, gateway: &EffectiveGateway<'s>) -> BTreeMap<usize, Vec<&'s Route>> {
         let key = &gateway.gateway.identity.key;
         let own = self.snapshot.routes_of_parent(ParentKind::Gateway, key).map(|route| (route, None));
         let sets = gateway.sets.iter().flat_map(|(set, _)| {
             let key = &set.identity.key;
             self.snapshot.routes_of_parent(ParentKind::ListenerSet, key).map(move |route| (route, Some(key)))
         });
-        let mut routes_by_listener: BTreeMap<usize, Vec<&'s StandardRoute>> = BTreeMap::new();
+        let mut routes_by_listener: BTreeMap<usize, Vec<&'s Route>> = BTreeMap::new();
         let mut notices = Vec::new();
         for (route, set) in own.chain(sets) {
             let mut attached = BTreeSet::new();
@@ -104,7 +104,7 @@ impl<'s> TablePlanner<'s> {
         routes_by_listener
     }
 
-    fn listener(&mut self, listener: &EffectiveListener<'_>, routes: &[&'s StandardRoute]) -> Listener {
+    fn listener(&mut self, listener: &EffectiveListener<'_>, routes: &[&'s Route]) -> Listener {
         let own = listener.listener;
         let hosts = match own.protocol.as_str() {
             "HTTP" | "HTTPS" => self.http_hosts(&own.hostname, routes),
@@ -117,17 +117,17 @@ impl<'s> TablePlanner<'s> {
         let certificates =
             listener.certificates.iter().cloned().map(|secret| Certificate { secret }).collect();
         let protocol = match own.protocol.as_str() {
-            "HTTPS" => GatewayProtocol::Https,
-            "TLS" => GatewayProtocol::Tls,
-            "TCP" => GatewayProtocol::Tcp,
-            _ => GatewayProtocol::Http,
+            "HTTPS" => MeshGatewayProtocol::Https,
+            "TLS" => MeshGatewayProtocol::Tls,
+            "TCP" => MeshGatewayProtocol::Tcp,
+            _ => MeshGatewayProtocol::Http,
         };
         let clients = listener.clients.clone();
         Listener { name, hostname: own.hostname.clone(), protocol, certificates, clients, hosts }
     }
 
     /// Each host with the oldest route that has it.
-    fn connection_hosts(&mut self, listener: &Hostname, routes: &[&'s StandardRoute]) -> HostMap<Routing> {
+    fn connection_hosts(&mut self, listener: &Hostname, routes: &[&'s Route]) -> HostMap<Routing> {
         let mut hosts = HostMap::default();
         for route in routes {
             for host in shared_hosts(route, listener) {
@@ -139,13 +139,13 @@ impl<'s> TablePlanner<'s> {
         hosts
     }
 
-    fn connections(&mut self, route: &'s StandardRoute) -> model::route::WeightedBackends {
+    fn connections(&mut self, route: &'s Route) -> model::route::WeightedBackends {
         RouteRules { snapshot: self.snapshot, route, is_mesh: false }.connections(&mut self.notices)
     }
 
     /// Each host with its own rules, then those of less specific names that cover it.
-    fn http_hosts(&mut self, listener: &Hostname, routes: &[&'s StandardRoute]) -> HostMap<Routing> {
-        let mut routes_by_host: BTreeMap<Hostname, Vec<&'s StandardRoute>> = BTreeMap::new();
+    fn http_hosts(&mut self, listener: &Hostname, routes: &[&'s Route]) -> HostMap<Routing> {
+        let mut routes_by_host: BTreeMap<Hostname, Vec<&'s Route>> = BTreeMap::new();
         for route in routes {
             for host in shared_hosts(route, listener) {
                 routes_by_host.entry(host).or_default().push(route);
@@ -165,7 +165,7 @@ impl<'s> TablePlanner<'s> {
         hosts
     }
 
-    fn rules(&mut self, route: &'s StandardRoute) -> Vec<Arc<HttpRule>> {
+    fn rules(&mut self, route: &'s Route) -> Vec<Arc<HttpRule>> {
         let key = (route.kind, route.identity.key.clone());
         if let Some(known) = self.rules.get(&key) {
             return known.clone();

@@ -61,7 +61,7 @@ fn to(name: &str) -> Value {
 
 fn table(snapshot: &Snapshot) -> RouteTable {
     let key = ObjectKey::new(&"ns".into(), &"gw".into());
-    gateway_table(snapshot, snapshot.standard_gateway(&key).expect("the Gateway")).0
+    gateway_table(snapshot, snapshot.gateway(&key).expect("the Gateway")).0
 }
 
 fn incoming(host: &str, path: &str, headers: &[(&str, &str)]) -> TracedRequest {
@@ -222,7 +222,7 @@ fn a_subset_by_extension_reduces_the_backends_of_a_rule_or_one_of_them() {
         route_filter("v1", subset("v1")),
         route_filter("v2", subset("v2")),
     ]);
-    let gateway = snapshot.standard_gateway(&ObjectKey::new(&"ns".into(), &"gw".into())).unwrap();
+    let gateway = snapshot.gateway(&ObjectKey::new(&"ns".into(), &"gw".into())).unwrap();
     let backends: Vec<String> =
         gateway_table(&snapshot, gateway).0.backends().iter().map(ToString::to_string).collect();
     assert_eq!(backends, ["ns/a:80", "ns/a:80{version=v1}", "ns/a:80{version=v2}"]);
@@ -497,7 +497,7 @@ fn mesh_policies_of_a_service_with_a_standard_route_have_no_effect_and_both_say_
     assert_eq!(mesh(&all, "ns", "/"), "ns/a 1");
     let snapshot = snapshot(&all);
     assert_eq!(route_condition(&snapshot, "h", "zoneward.dev/OverridesMeshPolicies"), "True SameService");
-    let policy = snapshot.all_http_routes().next().expect("the policy");
+    let policy = snapshot.all_mesh_http_routes().next().expect("the policy");
     let status = crate::routes::of_http_route(&snapshot, policy);
     assert_eq!(status.programmed.reason, "Overridden", "{status:?}");
 }
@@ -529,7 +529,7 @@ fn routes_of_both_apis_with_one_host_say_so() {
     );
     let of_mesh = |snapshot: &Snapshot| {
         let key = ObjectKey::new(&"ns".into(), &"m".into());
-        let policy = snapshot.gateway_http_route(&key).expect("the route");
+        let policy = snapshot.mesh_gateway_http_route(&key).expect("the route");
         crate::routes::of_gateway_http_route(snapshot, policy).programmed.message
     };
     let shared = snapshot(&[http_gateway(), service("web"), own.clone(), mesh_gateway(80), other.clone()]);
@@ -678,7 +678,7 @@ fn a_port_that_proxies_could_not_bind_is_not_programmed() {
 #[test]
 fn a_mesh_gateway_says_too_that_its_port_is_not_bound() {
     let snapshot = snapshot(&[mesh_gateway(8080)]);
-    let own = snapshot.gateways().next().expect("a MeshGateway");
+    let own = snapshot.mesh_gateways().next().expect("a MeshGateway");
     let unbound = UnboundPort::by_gateway([UnboundPort {
         namespace: own.key.namespace.to_string(),
         gateway: own.key.name.to_string(),

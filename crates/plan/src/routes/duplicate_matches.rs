@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::route::{HttpRoute, MatchConditions, PathMatch, RouteMatch, RouteRule, TcpRoute};
+use model::route::{MatchConditions, MeshHttpRoute, MeshTcpRoute, PathMatch, RouteMatch, RouteRule};
 use model::{Name, Notice, Object, ObjectRef, ServiceKey, Snapshot};
 
 const NEVER_MATCHES: &str = "RuleNeverMatches";
@@ -12,19 +12,19 @@ const NEVER_MATCHES: &str = "RuleNeverMatches";
 /// A Notice for every rule and match of a policy that never matches.
 pub fn never_matching(object: &Object) -> Vec<Notice> {
     match object {
-        Object::HttpRoute(route) => of_http(route),
-        Object::GatewayHttpRoute(route) => in_list(&route.object(), &places("spec.rules", &route.rules)),
-        Object::TcpRoute(route) => of_tcp(route),
+        Object::MeshHttpRoute(route) => of_http(route),
+        Object::MeshGatewayHttpRoute(route) => in_list(&route.object(), &places("spec.rules", &route.rules)),
+        Object::MeshTcpRoute(route) => of_tcp(route),
         _ => Vec::new(),
     }
 }
 
 /// The same for all policies of a namespace.
 pub fn never_matching_within(snapshot: &Snapshot, namespace: &Name) -> Vec<Notice> {
-    let mut notices: Vec<Notice> = snapshot.http_routes(namespace).flat_map(of_http).collect();
-    let gateways = snapshot.gateway_http_routes(namespace);
+    let mut notices: Vec<Notice> = snapshot.mesh_http_routes(namespace).flat_map(of_http).collect();
+    let gateways = snapshot.mesh_gateway_http_routes(namespace);
     notices.extend(gateways.flat_map(|r| in_list(&r.object(), &places("spec.rules", &r.rules))));
-    notices.extend(snapshot.tcp_routes(namespace).flat_map(of_tcp));
+    notices.extend(snapshot.mesh_tcp_routes(namespace).flat_map(of_tcp));
     notices
 }
 
@@ -35,7 +35,7 @@ fn places<'r>(field: &str, rules: &'r [Arc<RouteRule>]) -> Vec<Placed<'r>> {
     rules.iter().enumerate().map(|(i, rule)| (format!("{field}[{i}]"), &**rule)).collect()
 }
 
-fn of_http(route: &HttpRoute) -> Vec<Notice> {
+fn of_http(route: &MeshHttpRoute) -> Vec<Notice> {
     let mut rules_by_service: BTreeMap<&ServiceKey, Vec<Placed<'_>>> = BTreeMap::new();
     // Semantics 1.3: within one policy, lower entries override upper ones.
     for (i, to) in route.to.iter().enumerate().rev() {
@@ -46,7 +46,7 @@ fn of_http(route: &HttpRoute) -> Vec<Notice> {
 }
 
 /// Of entries for one Service, and of those behind a gateway, the last one counts.
-fn of_tcp(route: &TcpRoute) -> Vec<Notice> {
+fn of_tcp(route: &MeshTcpRoute) -> Vec<Notice> {
     let mut last_by_service: BTreeMap<Option<&ServiceKey>, usize> = BTreeMap::new();
     let mut notices = Vec::new();
     for (i, to) in route.to.iter().enumerate().rev() {

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::route::{
-    BackendId, Gateway, GatewayHttpRoute, GatewayListener, GatewayPort, HostMap, Hostname, Listener,
-    PolicyTarget, RouteTable, Routing,
+    BackendId, GatewayPort, HostMap, Hostname, Listener, MeshGateway, MeshGatewayHttpRoute,
+    MeshGatewayListener, PolicyTarget, RouteTable, Routing,
 };
 use model::{Name, Notice, ObjectKey, Snapshot};
 
@@ -29,7 +29,7 @@ use super::rule_action::RouteContext;
 use backend_usage::BackendUsage;
 use listener_hosts::ListenerHosts;
 
-pub fn gateway(snapshot: &Snapshot, gateway: &Gateway) -> (RouteTable, Vec<Notice>) {
+pub fn gateway(snapshot: &Snapshot, gateway: &MeshGateway) -> (RouteTable, Vec<Notice>) {
     let routes = GatewayRoutes::new(snapshot, gateway.clone());
     let mut notices = routes.notices();
     let mut table = Arc::unwrap_or_clone(routes.table);
@@ -40,7 +40,7 @@ pub fn gateway(snapshot: &Snapshot, gateway: &Gateway) -> (RouteTable, Vec<Notic
 /// The routes of a gateway with the state that updates need. An update gives the same table as planning from scratch.
 #[derive(Debug)]
 pub struct GatewayRoutes {
-    gateway: Gateway,
+    gateway: MeshGateway,
     /// The HTTP policies of this gateway.
     policies: BTreeMap<Name, AttachedPolicy>,
     /// The HTTP listeners.
@@ -63,7 +63,7 @@ struct AttachedPolicy {
 type PolicyRank = (Reverse<u8>, Reverse<usize>, Name);
 
 impl GatewayRoutes {
-    pub fn new(snapshot: &Snapshot, gateway: Gateway) -> Self {
+    pub fn new(snapshot: &Snapshot, gateway: MeshGateway) -> Self {
         let mut routes = Self {
             gateway,
             policies: BTreeMap::new(),
@@ -73,7 +73,7 @@ impl GatewayRoutes {
             notices: Vec::new(),
         };
         routes.open_ports(snapshot);
-        let all = snapshot.gateway_http_routes(&routes.gateway.key.namespace);
+        let all = snapshot.mesh_gateway_http_routes(&routes.gateway.key.namespace);
         let names: BTreeSet<Name> = all.map(|policy| policy.key.name.clone()).collect();
         routes.update(snapshot, &names);
         routes
@@ -162,7 +162,7 @@ impl GatewayRoutes {
         before: Option<&PreparedRules>,
     ) -> Option<AttachedPolicy> {
         let key = ObjectKey::new(&self.gateway.key.namespace, name);
-        let route = snapshot.gateway_http_route(&key)?;
+        let route = snapshot.mesh_gateway_http_route(&key)?;
         if !matches!(&route.target, PolicyTarget::Gateway(name, _) if *name == self.gateway.key.name) {
             return None;
         }
@@ -173,7 +173,7 @@ impl GatewayRoutes {
     }
 
     /// Each listener that a policy selects, with every host name that both have (semantics 1.6).
-    fn shared_hosts(&self, policy: &GatewayHttpRoute) -> Vec<(usize, Hostname)> {
+    fn shared_hosts(&self, policy: &MeshGatewayHttpRoute) -> Vec<(usize, Hostname)> {
         let any = [Hostname::Any];
         let own: &[Hostname] = if policy.hostnames.is_empty() { &any } else { &policy.hostnames };
         let mut shared = BTreeSet::new();
@@ -188,7 +188,7 @@ impl GatewayRoutes {
 
     /// Creates ports and listeners, still without HTTP routes.
     fn open_ports(&mut self, snapshot: &Snapshot) {
-        let mut listeners_by_port: BTreeMap<u16, Vec<GatewayListener>> = BTreeMap::new();
+        let mut listeners_by_port: BTreeMap<u16, Vec<MeshGatewayListener>> = BTreeMap::new();
         for listener in &self.gateway.listeners {
             listeners_by_port.entry(listener.port).or_default().push(listener.clone());
         }
@@ -204,7 +204,7 @@ impl GatewayRoutes {
         self.table = Arc::new(table);
     }
 
-    fn listener(&mut self, snapshot: &Snapshot, at: usize, listener: GatewayListener) -> Listener {
+    fn listener(&mut self, snapshot: &Snapshot, at: usize, listener: MeshGatewayListener) -> Listener {
         let is_http = listener.protocol.is_http();
         let hosts = if is_http { HostMap::default() } else { self.tcp(snapshot, &listener) };
         let opened = Listener {
@@ -222,9 +222,9 @@ impl GatewayRoutes {
     }
 
     /// The backends of a TCP listener. Without a route there are none, and connections are closed.
-    fn tcp(&mut self, snapshot: &Snapshot, listener: &GatewayListener) -> HostMap<Routing> {
+    fn tcp(&mut self, snapshot: &Snapshot, listener: &MeshGatewayListener) -> HostMap<Routing> {
         let namespace = &self.gateway.key.namespace;
-        let all = snapshot.tcp_routes(namespace);
+        let all = snapshot.mesh_tcp_routes(namespace);
         let attached = all.filter(|policy| selects(&self.gateway, &policy.target, listener));
         let winner = attached.min_by_key(|policy| precedence(&policy.target, &policy.key));
         let mut hosts = HostMap::default();
@@ -239,18 +239,18 @@ impl GatewayRoutes {
 
     /// A policy that selects no listener: its hosts or tags are wrong.
     fn no_listener(&self, policy: &Name) -> Notice {
-        let Gateway { key, .. } = &self.gateway;
+        let MeshGateway { key, .. } = &self.gateway;
         let message = format!(
             "no HTTP or HTTPS listener of MeshGateway {} matches the hosts and tags of this route, so it gets no requests; compare spec.hostnames and spec.targetRef.tags with the listeners",
             key.name
         );
-        Notice::new(GatewayHttpRoute::object_at(&key.namespace, policy), "NoListener", message)
+        Notice::new(MeshGatewayHttpRoute::object_at(&key.namespace, policy), "NoListener", message)
     }
 }
 
 /// Whether a policy is attached to some HTTP listener.
-pub(super) fn has_listener(gateway: &Gateway, policy: &GatewayHttpRoute) -> bool {
-    let shares_host = |listener: &GatewayListener| {
+pub(super) fn has_listener(gateway: &MeshGateway, policy: &MeshGatewayHttpRoute) -> bool {
+    let shares_host = |listener: &MeshGatewayListener| {
         policy.hostnames.is_empty()
             || policy.hostnames.iter().any(|host| listener.hostname.intersection(host).is_some())
     };
@@ -259,7 +259,7 @@ pub(super) fn has_listener(gateway: &Gateway, policy: &GatewayHttpRoute) -> bool
 }
 
 /// Whether a targetRef selects a listener of a gateway.
-pub(super) fn selects(gateway: &Gateway, target: &PolicyTarget, listener: &GatewayListener) -> bool {
+pub(super) fn selects(gateway: &MeshGateway, target: &PolicyTarget, listener: &MeshGatewayListener) -> bool {
     let PolicyTarget::Gateway(name, tags) = target else { return false };
     *name == gateway.key.name && tags.selects(&listener.tags)
 }
@@ -272,6 +272,6 @@ fn context(snapshot: &Snapshot) -> RouteContext<'_> {
     }
 }
 
-fn source(policy: &GatewayHttpRoute) -> RuleSource<'_> {
+fn source(policy: &MeshGatewayHttpRoute) -> RuleSource<'_> {
     RuleSource { policy: policy.object(), field: "spec.rules".to_owned(), rules: &policy.rules }
 }

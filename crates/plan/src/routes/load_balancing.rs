@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::route::{
-    EffectiveLoadBalancing, FieldOrigin, LoadBalancing, LoadBalancingPolicy, PolicyTarget, RouteTable,
+    EffectiveLoadBalancing, FieldOrigin, LoadBalancing, MeshLoadBalancing, PolicyTarget, RouteTable,
     ToLoadBalancing,
 };
 use model::{Name, Notice, ObjectKey, ServiceKey, Snapshot};
@@ -101,7 +101,7 @@ pub fn idle_localities(
     Some(Notice::new(origin.policy.clone(), "NoEffect", message))
 }
 
-type PolicyEntry<'s> = (&'s LoadBalancingPolicy, usize, &'s ToLoadBalancing);
+type PolicyEntry<'s> = (&'s MeshLoadBalancing, usize, &'s ToLoadBalancing);
 
 /// The entries for a Service, highest precedence first.
 fn sources<'s>(

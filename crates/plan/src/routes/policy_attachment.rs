@@ -57,7 +57,7 @@ pub(super) fn http_rules<'s>(
     client: &MeshClient,
     service: &ServiceKey,
 ) -> Vec<RuleSource<'s>> {
-    let all = namespaces(client, service).flat_map(|namespace| snapshot.http_routes(namespace));
+    let all = namespaces(client, service).flat_map(|namespace| snapshot.mesh_http_routes(namespace));
     let mut policies: Vec<_> =
         all.filter(|policy| applies(&policy.key.namespace, &policy.target, client, service)).collect();
     policies.sort_by_key(|policy| precedence_in_mesh(&policy.target, &policy.key, client));
@@ -78,7 +78,7 @@ pub(super) fn tcp_backends<'s>(
     client: &MeshClient,
     service: &ServiceKey,
 ) -> Option<(ObjectRef, &'s [BackendRef])> {
-    let all = namespaces(client, service).flat_map(|namespace| snapshot.tcp_routes(namespace));
+    let all = namespaces(client, service).flat_map(|namespace| snapshot.mesh_tcp_routes(namespace));
     let policies = all.filter(|policy| applies(&policy.key.namespace, &policy.target, client, service));
     let entries = policies.flat_map(|policy| policy.to.iter().rev().map(move |to| (policy, to)));
     let matching = entries.filter(|(_, to)| to.service.as_ref() == Some(service));
@@ -90,9 +90,10 @@ pub(super) fn tcp_backends<'s>(
 
 /// The Services that policies have as destinations: only their routes depend on the client.
 pub fn destinations(snapshot: &Snapshot) -> BTreeSet<ServiceKey> {
-    let http = snapshot.all_http_routes().flat_map(|policy| policy.to.iter().map(|to| &to.service));
-    let tcp =
-        snapshot.all_tcp_routes().flat_map(|policy| policy.to.iter().filter_map(|to| to.service.as_ref()));
+    let http = snapshot.all_mesh_http_routes().flat_map(|policy| policy.to.iter().map(|to| &to.service));
+    let tcp = snapshot
+        .all_mesh_tcp_routes()
+        .flat_map(|policy| policy.to.iter().filter_map(|to| to.service.as_ref()));
     http.chain(tcp).cloned().collect()
 }
 
@@ -105,7 +106,7 @@ pub fn unused_targets(snapshot: &Snapshot, namespace: &Name) -> Vec<Notice> {
         let service = |name: &Name| snapshot.service(&ServiceKey::new(namespace, name)).is_some();
         let missing = match target {
             PolicyTarget::Gateway(name, _) => snapshot
-                .gateway(&ObjectKey::new(namespace, name))
+                .mesh_gateway(&ObjectKey::new(namespace, name))
                 .is_none()
                 .then(|| format!("MeshGateway {name}")),
             PolicyTarget::Service(name) | PolicyTarget::ServiceSubset(name, _) => {
@@ -126,14 +127,14 @@ pub fn unused_targets(snapshot: &Snapshot, namespace: &Name) -> Vec<Notice> {
             notices.push(Notice::new(policy(), "TargetNotFound", message));
         }
     };
-    for route in snapshot.http_routes(namespace) {
+    for route in snapshot.mesh_http_routes(namespace) {
         let to = route.to.iter().map(|to| &to.service).enumerate().collect();
         check(&|| route.object(), &route.target, to);
     }
-    for route in snapshot.gateway_http_routes(namespace) {
+    for route in snapshot.mesh_gateway_http_routes(namespace) {
         check(&|| route.object(), &route.target, Vec::new());
     }
-    for route in snapshot.tcp_routes(namespace) {
+    for route in snapshot.mesh_tcp_routes(namespace) {
         let to = route.to.iter().enumerate().filter_map(|(i, to)| Some((i, to.service.as_ref()?))).collect();
         check(&|| route.object(), &route.target, to);
     }
@@ -142,7 +143,7 @@ pub fn unused_targets(snapshot: &Snapshot, namespace: &Name) -> Vec<Notice> {
         // A Gateway of the Gateway API may be the target, too.
         let target = match &policy.target {
             PolicyTarget::Gateway(name, _)
-                if snapshot.standard_gateway(&ObjectKey::new(namespace, name)).is_some() =>
+                if snapshot.gateway(&ObjectKey::new(namespace, name)).is_some() =>
             {
                 &PolicyTarget::Mesh
             }

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use model::route::{
-    AppProtocol, BackendRef, Gateway, GatewayHttpRoute, HttpRoute, LoadBalancingPolicy, PolicyTarget,
-    RouteFilter, RouteRule, TcpRoute,
+    AppProtocol, BackendRef, MeshGateway, MeshGatewayHttpRoute, MeshHttpRoute, MeshLoadBalancing,
+    MeshTcpRoute, PolicyTarget, RouteFilter, RouteRule,
 };
 use model::{Name, ObjectKey, ObjectRef, Protocol, Service, ServiceKey, Snapshot};
 
@@ -50,7 +50,7 @@ pub struct RouteStatus {
 const LISTED: usize = 10;
 
 /// The conditions of a MeshHTTPRoute.
-pub fn of_http_route(snapshot: &Snapshot, policy: &HttpRoute) -> RouteStatus {
+pub fn of_http_route(snapshot: &Snapshot, policy: &MeshHttpRoute) -> RouteStatus {
     let mut refs = ReferenceCheck::new(snapshot, &policy.key.namespace);
     let selects = refs.target(&policy.target);
     let mut effective = 0;
@@ -62,7 +62,7 @@ pub fn of_http_route(snapshot: &Snapshot, policy: &HttpRoute) -> RouteStatus {
 }
 
 /// The conditions of a MeshGatewayHTTPRoute.
-pub fn of_gateway_http_route(snapshot: &Snapshot, policy: &GatewayHttpRoute) -> RouteStatus {
+pub fn of_gateway_http_route(snapshot: &Snapshot, policy: &MeshGatewayHttpRoute) -> RouteStatus {
     let mut refs = ReferenceCheck::new(snapshot, &policy.key.namespace);
     let mut effective = refs.target(&policy.target);
     if let Some(gateway) = refs.gateway(&policy.target)
@@ -86,7 +86,7 @@ pub fn of_gateway_http_route(snapshot: &Snapshot, policy: &GatewayHttpRoute) -> 
 }
 
 /// The conditions of a MeshTCPRoute.
-pub fn of_tcp_route(snapshot: &Snapshot, policy: &TcpRoute) -> RouteStatus {
+pub fn of_tcp_route(snapshot: &Snapshot, policy: &MeshTcpRoute) -> RouteStatus {
     let mut refs = ReferenceCheck::new(snapshot, &policy.key.namespace);
     let selects = refs.target(&policy.target);
     let mut effective = 0;
@@ -103,12 +103,12 @@ pub fn of_tcp_route(snapshot: &Snapshot, policy: &TcpRoute) -> RouteStatus {
 }
 
 /// The conditions of a MeshLoadBalancing.
-pub fn of_load_balancing(snapshot: &Snapshot, policy: &LoadBalancingPolicy) -> RouteStatus {
+pub fn of_load_balancing(snapshot: &Snapshot, policy: &MeshLoadBalancing) -> RouteStatus {
     let mut refs = ReferenceCheck::new(snapshot, &policy.identity.key.namespace);
     // A Gateway of the Gateway API may be the target, too.
     let selects = match &policy.target {
         PolicyTarget::Gateway(name, _)
-            if snapshot.standard_gateway(&ObjectKey::new(refs.namespace, name)).is_some() =>
+            if snapshot.gateway(&ObjectKey::new(refs.namespace, name)).is_some() =>
         {
             true
         }
@@ -145,7 +145,7 @@ pub fn of_route_filter() -> RouteStatus {
 
 /// The conditions of a MeshGateway. A Secret that is not in `secrets` has not been read yet.
 pub fn of_gateway(
-    gateway: &Gateway,
+    gateway: &MeshGateway,
     secrets: &BTreeMap<ObjectKey, SecretState>,
     unbound: &UnboundPorts,
 ) -> RouteStatus {
@@ -218,9 +218,9 @@ impl<'s> ReferenceCheck<'s> {
         Self { snapshot, namespace, missing: Vec::new(), idle: Vec::new() }
     }
 
-    fn gateway(&self, target: &PolicyTarget) -> Option<&'s Gateway> {
+    fn gateway(&self, target: &PolicyTarget) -> Option<&'s MeshGateway> {
         let PolicyTarget::Gateway(name, _) = target else { return None };
-        self.snapshot.gateway(&ObjectKey::new(self.namespace, name))
+        self.snapshot.mesh_gateway(&ObjectKey::new(self.namespace, name))
     }
 
     /// Whether the targetRef exists.

@@ -221,7 +221,7 @@ fn a_rule_with_filters_only_is_merged_at_a_gateway() {
     let snapshot =
         world(&[edge, service("own", "http"), at("a", json!({"filters": sets("x", "y")})), backends]);
     let gateway_key = ObjectKey::new(&"ns".into(), &"edge".into());
-    let (table, _) = gateway(&snapshot, snapshot.gateway(&gateway_key).unwrap());
+    let (table, _) = gateway(&snapshot, snapshot.mesh_gateway(&gateway_key).unwrap());
     let port = table.port(80).unwrap();
     let Some(Routing::Http(routes)) = port.listeners[0].routing("x") else { panic!("HTTP") };
     let rules: Vec<_> = routes.rules().collect();
@@ -512,7 +512,7 @@ fn gateway_route(name: &str, hostnames: &[&str], tags: Value, path: &str, backen
 fn at_edge(objects: &[Value]) -> (RouteTable, Vec<Notice>) {
     let snapshot = world(objects);
     let key = ObjectKey::new(&"ns".into(), &"edge".into());
-    gateway(&snapshot, snapshot.gateway(&key).unwrap())
+    gateway(&snapshot, snapshot.mesh_gateway(&key).unwrap())
 }
 
 fn through(table: &RouteTable, port: u16, host: &str, path: &str) -> String {

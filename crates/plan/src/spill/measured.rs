@@ -11,6 +11,7 @@
 //! traffic up to that. No endpoint is planned above its fair share or 80 % of what the endpoints have carried, whichever
 //! is more.
 
+mod busiest_node;
 mod prediction;
 mod proof;
 mod suspicion;
@@ -22,8 +23,8 @@ use std::time::Duration;
 use model::{Name, Timestamp};
 
 use super::{ProvedLoad, SpillDemand, SpillKeep, ZoneCapacity};
-use crate::ledger::BusiestNode;
 use crate::work_queue::MonotonicTime;
+pub use busiest_node::BusiestNode;
 pub use prediction::PredictedTraffic;
 use proof::LoadHistory;
 pub use suspicion::SuspectedNode;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use model::route::{Arrival, GatewayPort, GatewayProtocol, Listener, Routing, Scheme, WeightedBackends};
+use model::route::{Arrival, GatewayPort, Listener, MeshGatewayProtocol, Routing, Scheme, WeightedBackends};
 use model::{Name, ServiceKey};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -164,12 +164,12 @@ fn of_routing(routing: &Routing, service: &ServiceKey, port: u16) -> Handling {
 fn of_port(port: &GatewayPort) -> Handling {
     let number = port.number;
     match port.protocol {
-        GatewayProtocol::Http => {
+        MeshGatewayProtocol::Http => {
             let arrival = Arrival { scheme: Scheme::Http, port: Some(number) };
             Handling::Http(RouteScope::Gateway(number, None), arrival)
         }
-        GatewayProtocol::Https | GatewayProtocol::Tls => Handling::Tls(number),
-        GatewayProtocol::Tcp => match port.listeners.iter().find_map(tcp_split) {
+        MeshGatewayProtocol::Https | MeshGatewayProtocol::Tls => Handling::Tls(number),
+        MeshGatewayProtocol::Tcp => match port.listeners.iter().find_map(tcp_split) {
             Some(split) => Handling::Tcp(split),
             None => Handling::Close("no route for this port"),
         },

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ::listener::{ConnectionOwner, HandshakeTurns};
 use bytes::Bytes;
 use model::Name;
-use model::route::{Arrival, GatewayProtocol, Routing, Scheme, WeightedBackends};
+use model::route::{Arrival, MeshGatewayProtocol, Routing, Scheme, WeightedBackends};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -30,7 +30,7 @@ struct ListenerMatch {
     configs: Option<ServerConfigs>,
     split: Option<Arc<WeightedBackends>>,
     is_terminated: bool,
-    protocol: GatewayProtocol,
+    protocol: MeshGatewayProtocol,
 }
 
 fn match_listener(active: &ActiveTables, port: u16, server_name: &str) -> Option<ListenerMatch> {
@@ -75,7 +75,7 @@ pub(super) async fn serve(
         return Err(io::Error::other("no listener for this server name"));
     };
     let no_route = || io::Error::other("no route for this listener and server name");
-    if !found.is_terminated && found.protocol == GatewayProtocol::Tls {
+    if !found.is_terminated && found.protocol == MeshGatewayProtocol::Tls {
         let split = found.split.ok_or_else(no_route)?;
         let stream = ReadAhead::new(ahead, TransportSocket::Plain(stream));
         return tcp::forward(proxy, stream, &split, from, &open.activity).await;

@@ -62,7 +62,7 @@ impl Proxies {
     fn table(world: &World, target: &Target) -> RouteTable {
         match target {
             Target::Gateway(gateway) => {
-                let gateway = world.snapshot.standard_gateway(gateway).expect("the Gateway");
+                let gateway = world.snapshot.gateway(gateway).expect("the Gateway");
                 gateway_table(&world.snapshot, gateway).0
             }
             Target::Client(service) => {

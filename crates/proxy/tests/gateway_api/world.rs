@@ -168,10 +168,10 @@ impl World {
         let name = key(text(&step["delete"]["name"]));
         match kind {
             "ReferenceGrant" => self.snapshot.remove_reference_grant(&name),
-            "Gateway" => self.snapshot.remove_standard_gateway(&name),
-            kind => self
-                .snapshot
-                .remove_standard_route(RouteKind::parse(kind).unwrap_or_else(|| panic!("{kind}")), &name),
+            "Gateway" => self.snapshot.remove_gateway(&name),
+            kind => {
+                self.snapshot.remove_route(RouteKind::parse(kind).unwrap_or_else(|| panic!("{kind}")), &name)
+            }
         }
     }
 

@@ -250,7 +250,8 @@ fn names_in(value: &Value, names: &mut BTreeSet<String>) {
 /// The table of a gateway `edge` with these listeners.
 pub fn gateway(resources: &[Value], listeners: &Value) -> RouteTable {
     let snapshot = snapshot(resources, &[], Some(listeners));
-    let edge = snapshot.gateway(&ObjectKey::new(&"default".into(), &"edge".into())).expect("the gateway");
+    let edge =
+        snapshot.mesh_gateway(&ObjectKey::new(&"default".into(), &"edge".into())).expect("the gateway");
     plan::routes::gateway(&snapshot, edge).0
 }
 

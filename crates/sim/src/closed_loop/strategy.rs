@@ -6,12 +6,12 @@ mod measured;
 
 use std::collections::BTreeMap;
 
+use insight::what_if::{DemandBasis, WhatIfEvaluator, WhatIfQuery};
 use model::random::Random;
 use model::{Name, Node, Slice};
 use plan::hints::{ClusterTopology, Mechanism};
 use plan::slices::{self, SliceOptions, TriggerTimes};
 use plan::spill::{SpillDemand, ZoneCapacity};
-use plan::what_if::{DemandBasis, WhatIfEvaluator, WhatIfQuery};
 
 use super::{ByZone, DemandTrace, LoopScenario, LoopState, MAX_ZONES, ShareMatrix};
 use crate::replay::{ClusterSize, PodTimings, generated_cluster};

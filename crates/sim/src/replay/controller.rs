@@ -15,7 +15,7 @@ use plan::subsetting::SliceView;
 
 use super::simulated_cluster::{SimulatedCluster, Tick};
 use super::{InitialCluster, Millis};
-use plan::what_if::with_mechanism;
+use insight::what_if::with_mechanism;
 
 /// Writes at one point in time, or their sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

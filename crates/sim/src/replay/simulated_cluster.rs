@@ -7,9 +7,9 @@ use model::{Addresses, Family, Name, Node, Pod, Service, ServiceKey, Timestamp, 
 
 use super::workload::{Replica, Workload, workloads};
 use super::{ClusterChange, InitialCluster, Millis, PodTimings, ReplayEvent};
+use insight::what_if::spare_address;
 use plan::feature_gates::FeatureGates;
 use plan::subsetting::SliceView;
-use plan::what_if::spare_address;
 
 /// A queued transition.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use model::random::Random;
 
 use super::*;
-use plan::what_if::MECHANISMS;
+use insight::what_if::MECHANISMS;
 
 fn size(endpoints: usize) -> ClusterSize {
     ClusterSize { zones: 3, nodes: 6, services: 2, endpoints }

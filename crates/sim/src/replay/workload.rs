@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use insight::what_if::{surge, unavailable};
 use model::{Labels, Name, Pod};
-use plan::what_if::{surge, unavailable};
 
 /// Labels that Kubernetes sets per generation or pod.
 const PER_GENERATION: [&str; 5] = [

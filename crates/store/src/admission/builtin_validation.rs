@@ -1,6 +1,6 @@
 //! Validation of Leases, ConfigMaps and Secrets, with the rules of kube-apiserver.
 
-use plan::validate::FieldErrorType;
+use apimachinery::validate::FieldErrorType;
 use serde_json::{Map, Value};
 
 use super::schema_validation::FieldFinding;

@@ -48,7 +48,7 @@ pub fn defaults(kind: &ResourceKind, object: &mut Value) {
         ("", "Event") => event(object),
         ("", "Namespace") => namespace(object),
         ("discovery.k8s.io", "EndpointSlice") => slice(object),
-        (plan::rbac::GROUP, "RoleBinding" | "ClusterRoleBinding") => role_binding(object),
+        (apimachinery::rbac::GROUP, "RoleBinding" | "ClusterRoleBinding") => role_binding(object),
         ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => policy(object),
         _ => {}
     }
@@ -61,7 +61,7 @@ pub fn defaults(kind: &ResourceKind, object: &mut Value) {
 fn role_binding(object: &mut Value) {
     let group = |part: &mut Value| {
         if part.is_object() && part["apiGroup"].as_str().is_none_or(str::is_empty) {
-            part["apiGroup"] = plan::rbac::GROUP.into();
+            part["apiGroup"] = apimachinery::rbac::GROUP.into();
         }
     };
     if let Some(reference) = object.get_mut("roleRef") {

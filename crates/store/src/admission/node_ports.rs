@@ -1,9 +1,9 @@
-//! Allocation of NodePorts, in the transaction of the Service. Which ports is decided in [`plan::node_port_allocator`].
+//! Allocation of NodePorts, in the transaction of the Service. Which ports is decided in [`apimachinery::node_port_allocator`].
 
 use std::collections::BTreeSet;
 
+use apimachinery::node_port_allocator::{self, NodePortError, NodePortRequest, PortRequest};
 use model::Name;
-use plan::node_port_allocator::{self, NodePortError, NodePortRequest, PortRequest};
 use serde_json::Value;
 
 use super::service::{AllocationContext, holder};

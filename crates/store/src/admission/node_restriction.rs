@@ -1,8 +1,8 @@
 //! Admission of writes by nodes: each writes its own objects alone. As NodeRestriction in Kubernetes.
 
+use apimachinery::join::{NODES, NodeWrite, check_node_write};
+use apimachinery::rbac::UserInfo;
 use model::annotation;
-use plan::join::{NODES, NodeWrite, check_node_write};
-use plan::rbac::UserInfo;
 use serde_json::Value;
 
 use super::policy::AdmissionAttributes;

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use plan::rbac::UserInfo;
+use apimachinery::rbac::UserInfo;
 use serde_json::{Value, json};
 
 use super::node_restriction;

@@ -6,8 +6,8 @@ use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
+use apimachinery::validate::FieldErrorType;
 use kube_cel::{CompiledSchema, Validator, compile_schema};
-use plan::validate::FieldErrorType;
 use regex::Regex;
 use serde_json::Value;
 

@@ -19,7 +19,7 @@ pub(crate) use preserve_allocated::preserve_allocated;
 /// The ranges of addresses and ports for Services, and the feature gates for their validation.
 #[derive(Clone, Debug)]
 pub struct ServiceRanges {
-    pub node_ports: plan::validate::ValidationOptions,
+    pub node_ports: apimachinery::validate::ValidationOptions,
     /// For cluster IPs while there is no default ServiceCIDR.
     pub cluster_ips: Vec<IpNet>,
     /// For load balancer addresses; empty if none are allocated here.
@@ -31,7 +31,7 @@ pub struct ServiceRanges {
 impl Default for ServiceRanges {
     fn default() -> Self {
         Self {
-            node_ports: plan::validate::ValidationOptions::default(),
+            node_ports: apimachinery::validate::ValidationOptions::default(),
             cluster_ips: Vec::new(),
             load_balancers: Vec::new(),
             gates: plan::FeatureGates::ALL,

@@ -12,7 +12,7 @@ use crate::kinds::{BINDING, ResourceKind};
 use crate::meta;
 use crate::object_txn::ObjectTxn;
 use crate::status::{Cause, StatusError};
-use plan::validate::FieldErrorType;
+use apimachinery::validate::FieldErrorType;
 
 impl Api {
     pub(super) async fn bind(

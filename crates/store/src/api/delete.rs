@@ -15,7 +15,7 @@ use crate::object_size;
 use crate::object_txn::ObjectTxn;
 use crate::query::{dry_run, unknown};
 use crate::status::{self, Cause, StatusError};
-use plan::rbac::UserInfo;
+use apimachinery::rbac::UserInfo;
 
 /// The finalizer of an owner that waits for the deletion of its dependents.
 pub const FOREGROUND: &str = "foregroundDeletion";

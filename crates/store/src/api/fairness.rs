@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ::listener::{AtShare, ConnectionHandle, FairConnections, FairShares, HolderId};
+use apimachinery::rbac;
 use clock::Clock;
-use plan::rbac;
 
 pub use super::request_queue::QueueStats;
 use super::request_queue::{RequestQueue, RequestSeat, SeatError};

@@ -2,9 +2,10 @@
 //! with the right to it get credentials for their L7 proxies by `POST /join/gateways/NAMESPACE/NAME` and
 //! `/join/sidecars/NAMESPACE/NUMBER`.
 
+use apimachinery::join::{NAMESPACE, NodeIdentity, presented_token, secret_name};
+use apimachinery::rbac;
 use http::Response;
-use plan::join::{NAMESPACE, NodeIdentity, ProxyUser, presented_token, secret_name};
-use plan::rbac;
+use model::ProxyUser;
 use serde_json::json;
 
 use super::delete::{self, DeleteOptions};

@@ -28,7 +28,9 @@ impl Api {
         namespace: &str,
         name: &str,
     ) -> Result<Option<StoredObject>, StatusError> {
-        if context.kind.group == plan::rbac::GROUP || admission::node_restriction::applies(&context.user) {
+        if context.kind.group == apimachinery::rbac::GROUP
+            || admission::node_restriction::applies(&context.user)
+        {
             return Ok(None);
         }
         let gated =

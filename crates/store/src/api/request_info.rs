@@ -1,6 +1,6 @@
 //! Request info: the resource, object and subresource of a path.
 
-use plan::join::ProxyUser;
+use model::ProxyUser;
 
 use crate::kinds::{self, ResourceKind};
 use crate::query::{QueryParams, decode};

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use apimachinery::rbac::{self, EscalationError, RbacWrite, UserInfo};
+use apimachinery::validate::drop_disabled;
 use bytes::Bytes;
-use plan::rbac::{self, EscalationError, RbacWrite, UserInfo};
-use plan::validate::drop_disabled;
 use serde_json::{Map, Value, json};
 
 use super::{Api, Caller, Subresource, delete};

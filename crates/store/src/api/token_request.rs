@@ -1,8 +1,8 @@
 //! `serviceaccounts/NAME/token`: issues a token (TokenRequest).
 
+use apimachinery::service_account::{TokenRequestError, plan_token};
+use apimachinery::validate::FieldErrorType;
 use http::Response;
-use plan::service_account::{TokenRequestError, plan_token};
-use plan::validate::FieldErrorType;
 
 use super::write::decode_strictly;
 use super::{Api, Caller, ResourceRequest, ResponseBody, WriteContext, body};

@@ -10,7 +10,7 @@ use crate::kinds;
 use crate::meta;
 use crate::object_txn::ObjectTxn;
 use crate::status::StatusError;
-use plan::rbac::UserInfo;
+use apimachinery::rbac::UserInfo;
 
 /// The user of deletions, for policies.
 fn user() -> UserInfo {

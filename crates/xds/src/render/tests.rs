@@ -82,7 +82,7 @@ fn of_sidecar(
 
 fn of_gateway(snapshot: &Snapshot) -> RenderInput {
     let key = ObjectKey::new(&"ns".into(), &"edge".into());
-    let (routes, _) = gateway(snapshot, snapshot.gateway(&key).unwrap());
+    let (routes, _) = gateway(snapshot, snapshot.mesh_gateway(&key).unwrap());
     RenderInput {
         tiers: tiers(snapshot, &routes, "a"),
         routes: Arc::new(routes),

@@ -109,7 +109,7 @@ pub fn gateway_input(
     places: &Places,
 ) -> RenderInput {
     let gateway_key = ObjectKey::new(&namespace.into(), &"edge".into());
-    let (mut routes, _) = gateway(snapshot, snapshot.gateway(&gateway_key).unwrap());
+    let (mut routes, _) = gateway(snapshot, snapshot.mesh_gateway(&gateway_key).unwrap());
     set_load_balancing(&mut routes, snapshot, PolicyConsumer::Gateway(&gateway_key));
     RenderInput {
         tiers: vec![Arc::new(table(&routes, places))],

@@ -95,41 +95,6 @@ fn char_end(letters: &[char], at: usize) -> Option<usize> {
     }
 }
 
-/// The string literals outside of tests and comments, with the code before each on its line, in order.
-pub(crate) fn strings(source: &str) -> Vec<(String, String)> {
-    let code = code_only(source);
-    let mut is_test = vec![false; code.lines().count() + 1];
-    for part in test_parts(&code) {
-        let first = code[..part.start].matches('\n').count();
-        let last = first + code[part].matches('\n').count();
-        is_test[first..=last].fill(true);
-    }
-    let letters: Vec<char> = source.chars().collect();
-    let (mut found, mut at, mut line, mut before) = (Vec::new(), 0, 0, String::new());
-    while at < letters.len() {
-        let end = literal_end(&letters, at).unwrap_or(at + 1);
-        let text: String = letters[at..end].iter().collect();
-        if (text.starts_with('"') || text.starts_with('r')) && end > at + 1 && !is_test[line] {
-            let quoted = text.trim_start_matches(['r', '#']).trim_end_matches('#');
-            found.push((before.clone(), joined(&quoted[1..quoted.len().saturating_sub(1).max(1)])));
-        }
-        line += text.matches('\n').count();
-        match text.rfind('\n') {
-            Some(_) => before.clear(),
-            None => before.push_str(&text),
-        }
-        at = end;
-    }
-    found
-}
-
-/// A literal whose lines are continued by a backslash, as one line.
-fn joined(literal: &str) -> String {
-    let mut lines = literal.split("\\\n");
-    let first = lines.next().unwrap_or_default().to_owned();
-    lines.fold(first, |text, line| text + line.trim_start())
-}
-
 /// The code without the items marked `#[cfg(test)]`; their lines become empty.
 pub(crate) fn without_test_parts(code: &str) -> String {
     let mut kept = String::with_capacity(code.len());
@@ -187,14 +152,6 @@ fn comments_and_literals_are_blanked_and_lines_stay() {
     assert_eq!(code.matches("unwrap()").count(), 1);
     assert_eq!(code.matches('{').count(), 1);
     assert!(code.contains("fn f<'a>(x: &'a str)"), "{code}");
-}
-
-#[test]
-fn string_literals_are_found_with_what_stands_before_them() {
-    let source = "f(\"a \\\n  b\"); // \"c\"\nlet x = r#\"d\"#; '\"'\n#[cfg(test)]\nmod t { g(\"e\") }";
-    let found: Vec<String> =
-        strings(source).into_iter().map(|(before, text)| format!("{before}|{text}")).collect();
-    assert_eq!(found, ["f(|a b", "let x = |d"]);
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn main() {
 async fn measure(services: usize) {
     println!("{services} Services x {PODS_PER_SERVICE} pods");
     let store = load::store().await;
-    let client = cluster::in_process(store, &clock::Clock::system());
+    let client = cluster::in_process(store.local(), &clock::Clock::system());
     let start = Instant::now();
     load::fill(&client, services).await;
     let before = process::memory();

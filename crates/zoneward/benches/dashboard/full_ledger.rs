@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use plan::ledger::{
+use insight::ledger::{
     MAX_REPORT_PAIRS, TrafficLedger, TrafficOwner, TrafficReport, TrafficRow, ZonePairTraffic,
 };
 use plan::work_queue::MonotonicTime;

@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 
 use cluster::Connection;
 use cluster::admin_server::access::AdminAccessArgs;
-use controller::{ControllerConfig, ControllerMetrics, LedgerView, StatusBoard};
-use plan::ledger::{TrafficLedger, TrafficOwner, TrafficReport, TrafficRow, ZonePairTraffic};
+use controller::{ControllerConfig, ControllerMetrics};
+use insight::ledger::{TrafficLedger, TrafficOwner, TrafficReport, TrafficRow, ZonePairTraffic};
+use insight::status_board::{LedgerView, StatusBoard};
 use plan::work_queue::MonotonicTime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -62,7 +63,7 @@ fn main() {
 
 async fn measure(services: usize) {
     let clock = clock::Clock::system();
-    let client = cluster::in_process(load::store().await, &clock);
+    let client = cluster::in_process(load::store().await.local(), &clock);
     let start = Instant::now();
     load::fill(&client, services).await;
     println!("{services} Services: written in {:.1} s", start.elapsed().as_secs_f64());
@@ -126,7 +127,7 @@ fn traffic(services: usize) -> LedgerView {
 
 async fn until_evaluated(board: &StatusBoard) {
     loop {
-        if let Ok(report) = board.ask(controller::StatusQuery::default()).await {
+        if let Ok(report) = board.ask(insight::status_board::StatusQuery::default()).await {
             let missing = report.services.iter().filter(|service| service.mechanism.is_empty()).count();
             if missing == 0 && !report.services.is_empty() {
                 return;
@@ -141,7 +142,7 @@ async fn report(board: &StatusBoard) {
     let mut times = Vec::new();
     for _ in 0..TIMES {
         let start = Instant::now();
-        board.ask(controller::StatusQuery::default()).await.unwrap();
+        board.ask(insight::status_board::StatusQuery::default()).await.unwrap();
         times.push(start.elapsed());
     }
     times.sort();

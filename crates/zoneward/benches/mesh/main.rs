@@ -42,7 +42,7 @@ fn main() {
 
 async fn measure(shape: Shape) {
     let api = world::store().await;
-    let client = cluster::in_process(api, &clock::Clock::system());
+    let client = cluster::in_process(api.local(), &clock::Clock::system());
     let port = toolbox::ports::free_port().port();
     let start = Instant::now();
     world::fill(&client, shape, port).await;

@@ -17,14 +17,15 @@ pub fn run() {
     };
     let mut state = TableCache::default();
     state.add(consumer);
-    let policies = (0..shape.policies)
-        .map(|number| InformerEvent::Applied(ObjectKind::GatewayHttpRoute, watched(&shape.policy(number))));
+    let policies = (0..shape.policies).map(|number| {
+        InformerEvent::Applied(ObjectKind::MeshGatewayHttpRoute, watched(&shape.policy(number)))
+    });
     phase_read(&mut state, policies.collect());
     phase_first(&mut state);
     for number in 0..10 {
         let mut changed = shape.policy(number);
         changed["spec"]["rules"][0]["default"]["filters"][0]["directResponse"]["status"] = 201.into();
-        phase_change(&mut state, InformerEvent::Applied(ObjectKind::GatewayHttpRoute, watched(&changed)));
+        phase_change(&mut state, InformerEvent::Applied(ObjectKind::MeshGatewayHttpRoute, watched(&changed)));
     }
 }
 
@@ -34,7 +35,7 @@ fn phase_read(state: &mut TableCache, policies: Vec<InformerEvent>) {
         state.apply(InformerEvent::ListStarted(kind));
     }
     policies.into_iter().for_each(|event| state.apply(event));
-    state.apply(InformerEvent::Applied(ObjectKind::Gateway, watched(&gateway(8080))));
+    state.apply(InformerEvent::Applied(ObjectKind::MeshGateway, watched(&gateway(8080))));
     for kind in KINDS {
         state.apply(InformerEvent::ListCompleted(kind));
     }

@@ -12,5 +12,5 @@ pub struct PriceArgs {
 }
 
 fn price(text: &str) -> Result<String, String> {
-    plan::ledger::PriceTable::default().set(text).map(|()| text.to_owned())
+    insight::ledger::PriceTable::default().set(text).map(|()| text.to_owned())
 }

@@ -20,7 +20,7 @@ use cluster::log;
 use cluster::signals::Signals;
 use cluster::systemd;
 use controller::ControllerMetrics;
-use controller::traffic_ledger::SharedLedger;
+use insight::traffic_ledger::SharedLedger;
 use mesh::route_status::{self, ObservedGateways};
 use model::annotation;
 use output::print_text;

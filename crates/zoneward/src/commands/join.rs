@@ -7,6 +7,7 @@
 //!                       a credential per sidecar and gateway, each a child process
 //! ```
 
+mod authority_discovery;
 mod credential;
 mod proxies;
 pub(super) mod proxy_credentials;
@@ -18,13 +19,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::health_checks::readiness::CheckScope;
 use ::node::dns::DnsFlags;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clock::Clock;
 use kube::Client;
 use model::random::Random;
-use plan::health_checks::CheckScope;
 use tokio::sync::watch;
 use tracing::{info, warn};
 

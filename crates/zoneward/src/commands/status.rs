@@ -17,9 +17,9 @@ use clap::{Args, ValueEnum};
 use clock::Clock;
 use cluster::object_name::ObjectName;
 use cluster::signals::Signals;
+use insight::status::StatusReport;
 use kube::Client;
 use output::{Format, print_text, value_text};
-use plan::status::StatusReport;
 
 use leader::StatusServer;
 
@@ -133,7 +133,7 @@ fn rendered(report: &StatusReport, args: &StatusArgs) -> Result<String> {
         StatusFormat::Wide => tables::text(report, true),
         StatusFormat::Json => value_text(&value()?, Format::Json)?,
         StatusFormat::Yaml => value_text(&value()?, Format::Yaml)?,
-        StatusFormat::Html => dashboard::status_file(report),
+        StatusFormat::Html => insight::pages::status_file(report),
     })
 }
 

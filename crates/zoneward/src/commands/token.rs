@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use apimachinery::join::{AllowedProxies, JoinToken, NAMESPACE, SECRET_TYPE, StoredToken, secret_name};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Subcommand};
@@ -13,7 +14,6 @@ use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::config::Kubeconfig;
 use kube::{Client, Error};
-use plan::join::{AllowedProxies, JoinToken, NAMESPACE, SECRET_TYPE, StoredToken, secret_name};
 use serde_json::{Value, json};
 use store::authenticator::sha256;
 use store::credentials::certificate_hash;
@@ -180,7 +180,7 @@ fn check_flags(args: &TokenCreate) -> Result<()> {
         bail!("--ttl {:?}: expected 1s to 720h", args.ttl);
     }
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": args.node}});
-    if let Some(violation) = plan::validate::validate(&node).first() {
+    if let Some(violation) = apimachinery::validate::validate(&node).first() {
         bail!("--node {}: {}", args.node, violation.reason);
     }
     match &args.server {

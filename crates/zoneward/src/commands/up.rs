@@ -10,6 +10,7 @@ pub(super) mod machine;
 pub(super) mod mesh;
 mod proxy_api;
 pub(super) mod proxy_folder;
+mod store_metrics;
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,15 +20,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::health_checks::readiness::CheckScope;
 use anyhow::{Context, Result, bail};
+use apimachinery::audit_policy::AuditPolicy;
 use clock::Clock;
 use ipnet::IpNet;
 use kube::Client;
 use model::annotation;
 use model::random::Random;
-use plan::audit_policy::AuditPolicy;
 use plan::gateway_api::AssignedAddresses;
-use plan::health_checks::CheckScope;
 use prometheus_client::registry::Registry;
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits};
@@ -59,8 +60,8 @@ use cluster::signals::Signals;
 use cluster::supervisor::{self, ChildPrivileges, ChildProgram, RestartBackoff};
 use cluster::systemd;
 use controller::addresses;
-use controller::traffic_ledger::SharedLedger;
 use controller::{ControllerConfig, ControllerMetrics};
+use insight::traffic_ledger::SharedLedger;
 
 /// Identity in the leader lease. The data directory belongs to one process, so that a successor after a crash takes
 /// over the lease immediately.
@@ -165,9 +166,9 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     ];
     let losses = tokio::spawn(report_audit_losses(api.clone(), stopped.clone()));
     let mut registry = admin_server::registry("up");
-    admin_server::store_metrics::register(api.clone(), &mut registry);
+    store_metrics::register(api.clone(), &mut registry);
     let (clock, mut random) = (Clock::system(), model::random::Random::seeded(clock::os_seed()));
-    let client = cluster::in_process(api.clone(), &clock);
+    let client = cluster::in_process(api.local(), &clock);
     let ledger =
         SharedLedger::new(&clock, &args.prices.price).map_err(|why| anyhow::anyhow!("--price {why}"))?;
     ledger.register(&mut registry);

@@ -3,11 +3,11 @@
 use std::io;
 use std::net::SocketAddr;
 
+use super::readiness::{EndpointCheck, Probe};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
-use plan::health_checks::{EndpointCheck, Probe};
 use tokio::net::TcpStream;
 
 /// The error is the reason, stable from one check to the next.

@@ -312,7 +312,7 @@ fn every_text_names_the_image_by_its_version() {
     found.push(("README.md".to_owned(), fs::read_to_string(root().join("README.md")).unwrap()));
     let tag = regex::Regex::new(r"(?:^|[^:\w])zoneward:([A-Za-z0-9][A-Za-z0-9._-]*)").unwrap();
     // Default roles and groups of the embedded API, and recording rules, have names of the same form.
-    let roles = serde_json::to_string(&plan::rbac::bootstrap_objects()).unwrap();
+    let roles = serde_json::to_string(&apimachinery::rbac::bootstrap_objects()).unwrap();
     let rules = fs::read_to_string(root().join("deploy/monitoring/rules.yaml")).unwrap();
     let is_image = |named: &regex::Captures<'_>| {
         let name = &named[1];

@@ -64,7 +64,7 @@ impl World {
         bootstrap(&store, BootstrapOptions { service_cidrs, listen: "127.0.0.1:6443".parse().unwrap() })
             .await
             .unwrap();
-        let client = cluster::in_process(store.clone(), &clock::Clock::system());
+        let client = cluster::in_process(store.local(), &clock::Clock::system());
         Self { store, client, metrics: ControllerMetrics::default(), running: None }
     }
 

@@ -9,10 +9,11 @@ use std::time::Duration;
 use clock::Clock;
 use cluster::Connection;
 use cluster::admin_server::access::AdminAccessArgs;
-use controller::{ControllerConfig, ControllerMetrics, LedgerView};
+use controller::{ControllerConfig, ControllerMetrics};
 use http::Request;
+use insight::ledger::{TrafficLedger, TrafficOwner, TrafficReport, TrafficRow, ZonePairTraffic};
+use insight::status_board::LedgerView;
 use kube::Client;
-use plan::ledger::{TrafficLedger, TrafficOwner, TrafficReport, TrafficRow, ZonePairTraffic};
 use plan::work_queue::MonotonicTime;
 use serde_json::{Value, json};
 use store::admission::service::ServiceRanges;
@@ -118,7 +119,7 @@ impl World {
         let ledger = Arc::new(Mutex::new(ledger(&since.to_string())));
         let (stop, stopped) = watch::channel(false);
         let (client, address) = runtime.block_on(async {
-            let client = cluster::in_process(api().await, &clock);
+            let client = cluster::in_process(api().await.local(), &clock);
             fill(&client).await;
             let (sums, history) = (ledger.clone(), ledger.clone());
             let traffic = LedgerView::new(

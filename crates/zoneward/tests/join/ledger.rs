@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use cluster::Connection;
 use cluster::ledger_client::LedgerClient;
-use plan::ledger::TrafficReport;
+use insight::ledger::{TrafficReply, TrafficReport};
 
 use super::boxes::{Machine, machines, until};
 use super::joined::{create_web, expose, until_reached};
@@ -35,14 +35,14 @@ fn joined_machine_reports_its_traffic_until_its_node_is_deleted() {
             ..TrafficReport::default()
         };
         let mut other = LedgerClient::new(client, connection, lease);
-        let refused = other.send(&report("node/box-1", 1)).await.unwrap_err();
+        let refused = other.send::<TrafficReply>(&report("node/box-1", 1)).await.unwrap_err();
         assert!(format!("{refused:#}").contains("403"), "{refused:#}");
         for sequence in 1..=3 {
-            ledger.send(&report("node/box-2", sequence)).await.unwrap();
+            ledger.send::<TrafficReply>(&report("node/box-2", sequence)).await.unwrap();
         }
         say.send(()).unwrap();
         wait.recv().unwrap();
-        format!("{:#}", ledger.send(&report("node/box-2", 4)).await.unwrap_err())
+        format!("{:#}", ledger.send::<TrafficReply>(&report("node/box-2", 4)).await.unwrap_err())
     });
     heard.recv().unwrap();
     assert_eq!(first.admin("DELETE", "/api/v1/nodes/box-2", "").0, 200);

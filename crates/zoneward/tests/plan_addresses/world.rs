@@ -58,7 +58,7 @@ impl World {
         // Open files live on; nothing is left behind.
         std::fs::remove_dir_all(&folder).expect("removing the folder");
         let api = Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
-        let world = Self { client: cluster::in_process(api, &clock::Clock::system()) };
+        let world = Self { client: cluster::in_process(api.local(), &clock::Clock::system()) };
         world.create(ObjectKind::Namespace, json!({"metadata": {"name": "default"}})).await;
         world
     }

@@ -3,20 +3,20 @@
 use super::{name, optional_name, parent, reference};
 use crate::field::{Field, FieldErrors};
 use crate::gateway_api::{
-    ClientValidation, GROUP, GatewayAddress, LabelOperator, LabelRequirement, ListenerTls, NamespaceScope,
-    NamespaceSelector, ObjectIdentity, StandardGateway, StandardListener, StandardListenerSet,
+    ClientValidation, GROUP, Gateway, GatewayAddress, GatewayListener, LabelOperator, LabelRequirement,
+    ListenerSet, ListenerTls, NamespaceScope, NamespaceSelector, ObjectIdentity,
 };
 use crate::name::Name;
 use crate::route::Hostname;
 
-pub(super) fn gateway(identity: ObjectIdentity, spec: &Field, errors: &mut FieldErrors) -> StandardGateway {
+pub(super) fn gateway(identity: ObjectIdentity, spec: &Field, errors: &mut FieldErrors) -> Gateway {
     let namespace = identity.key.namespace.clone();
     let addresses = spec.child("addresses").items(errors);
     let tls = spec.child("tls").map(errors);
     let frontend = tls.child("frontend").map(errors);
     let per_port = frontend.child("perPort").items(errors);
     let certificate = tls.child("backend").map(errors).child("clientCertificateRef");
-    StandardGateway {
+    Gateway {
         class: name(&spec.child("gatewayClassName"), errors),
         listeners: listeners(&spec.child("listeners"), &namespace, errors),
         addresses: addresses.iter().map(|address| gateway_address(address, errors)).collect(),
@@ -37,13 +37,9 @@ pub(super) fn gateway(identity: ObjectIdentity, spec: &Field, errors: &mut Field
     }
 }
 
-pub(super) fn listener_set(
-    identity: ObjectIdentity,
-    spec: &Field,
-    errors: &mut FieldErrors,
-) -> StandardListenerSet {
+pub(super) fn listener_set(identity: ObjectIdentity, spec: &Field, errors: &mut FieldErrors) -> ListenerSet {
     let namespace = identity.key.namespace.clone();
-    StandardListenerSet {
+    ListenerSet {
         identity,
         parent: parent(&spec.child("parentRef"), &namespace, errors),
         listeners: listeners(&spec.child("listeners"), &namespace, errors),
@@ -57,11 +53,11 @@ fn gateway_address(at: &Field, errors: &mut FieldErrors) -> GatewayAddress {
     }
 }
 
-fn listeners(at: &Field, namespace: &Name, errors: &mut FieldErrors) -> Box<[StandardListener]> {
+fn listeners(at: &Field, namespace: &Name, errors: &mut FieldErrors) -> Box<[GatewayListener]> {
     at.items(errors).iter().filter_map(|entry| listener(entry, namespace, errors)).collect()
 }
 
-fn listener(at: &Field, namespace: &Name, errors: &mut FieldErrors) -> Option<StandardListener> {
+fn listener(at: &Field, namespace: &Name, errors: &mut FieldErrors) -> Option<GatewayListener> {
     let port = at.child("port");
     if !port.is_set() {
         errors.invalid(&port, "is missing");
@@ -70,7 +66,7 @@ fn listener(at: &Field, namespace: &Name, errors: &mut FieldErrors) -> Option<St
     let kinds = routes.child("kinds").items(errors);
     let tls = at.child("tls").map(errors);
     let certificates = tls.child("certificateRefs").items(errors);
-    Some(StandardListener {
+    Some(GatewayListener {
         name: name(&at.child("name"), errors),
         hostname: hostname(&at.child("hostname"), errors).unwrap_or(Hostname::Any),
         port: port.port(errors)?,

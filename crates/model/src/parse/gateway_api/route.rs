@@ -9,7 +9,7 @@ use super::matches::{grpc_match, http_match};
 use super::{name, optional_name, parent};
 use crate::duration::GoDuration;
 use crate::field::{Field, FieldErrors, quoted};
-use crate::gateway_api::{ObjectIdentity, RouteKind, StandardRoute, StandardRule};
+use crate::gateway_api::{GatewayApiRule, ObjectIdentity, Route, RouteKind};
 use crate::name::Name;
 use crate::route::{
     BackendObject, BackendRef, PathChange, PathMatch, RequestTimeouts, RouteFilter, RouteMatch, RouteRetry,
@@ -32,19 +32,19 @@ pub(super) fn route(
     identity: ObjectIdentity,
     spec: &Field,
     errors: &mut FieldErrors,
-) -> StandardRoute {
+) -> Route {
     let namespace = identity.key.namespace.clone();
     let parents = spec.child("parentRefs").items(errors);
     let hosts = spec.child("hostnames").items(errors);
     let list = spec.child("rules");
-    let mut rules: Vec<StandardRule> =
+    let mut rules: Vec<GatewayApiRule> =
         list.items(errors).iter().map(|entry| rule(kind, entry, &namespace, errors)).collect();
     if kind == RouteKind::Http && !list.is_set() {
         // The default of the schema.
         let rule = RouteRule { matches: [RouteMatch::default()].into(), ..RouteRule::default() };
-        rules.push(StandardRule { rule: Arc::new(rule), unsupported: None });
+        rules.push(GatewayApiRule { rule: Arc::new(rule), unsupported: None });
     }
-    StandardRoute {
+    Route {
         identity,
         kind,
         parents: parents.iter().map(|entry| parent(entry, &namespace, errors)).collect(),
@@ -53,7 +53,7 @@ pub(super) fn route(
     }
 }
 
-fn rule(kind: RouteKind, at: &Field, namespace: &Name, errors: &mut FieldErrors) -> StandardRule {
+fn rule(kind: RouteKind, at: &Field, namespace: &Name, errors: &mut FieldErrors) -> GatewayApiRule {
     let mut unsupported = Unsupported::default();
     let matches = at.child("matches").items(errors);
     let matches: Box<[RouteMatch]> = match kind {
@@ -82,7 +82,7 @@ fn rule(kind: RouteKind, at: &Field, namespace: &Name, errors: &mut FieldErrors)
     if session.is_set() {
         unsupported.add(&session, "sessionPersistence");
     }
-    StandardRule { rule: Arc::new(rule), unsupported: unsupported.0 }
+    GatewayApiRule { rule: Arc::new(rule), unsupported: unsupported.0 }
 }
 
 /// A prefix is replaced only where one matched.

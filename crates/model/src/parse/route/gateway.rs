@@ -6,13 +6,13 @@ use super::syntax::hostname;
 use crate::field::{Field, FieldErrors};
 use crate::label::Labels;
 use crate::name::{Name, ObjectKey};
-use crate::route::{Certificate, Gateway, GatewayListener, GatewayProtocol, Hostname};
+use crate::route::{Certificate, Hostname, MeshGateway, MeshGatewayListener, MeshGatewayProtocol};
 
 /// The schema has the same limits.
 const MAX_LISTENERS: usize = 64;
 const MAX_CERTIFICATES: usize = 64;
 
-pub(super) fn gateway(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> Gateway {
+pub(super) fn gateway(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> MeshGateway {
     spec.only(&["listeners"], errors);
     let list = spec.child("listeners");
     let items = list.required_items("listeners", errors);
@@ -21,10 +21,10 @@ pub(super) fn gateway(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) ->
     }
     let read: Vec<_> = items.iter().map(|item| (item, listener(&key, item, errors))).collect();
     check_conflicts(&read, errors);
-    Gateway { key, listeners: read.into_iter().filter_map(|(_, listener)| listener).collect() }
+    MeshGateway { key, listeners: read.into_iter().filter_map(|(_, listener)| listener).collect() }
 }
 
-fn listener(gateway: &ObjectKey, at: &Field, errors: &mut FieldErrors) -> Option<GatewayListener> {
+fn listener(gateway: &ObjectKey, at: &Field, errors: &mut FieldErrors) -> Option<MeshGatewayListener> {
     at.only(&["name", "port", "protocol", "hostname", "tags", "tls"], errors);
     let name = at.child("name").required_string(errors).map(Name::new);
     let port = at.child("port");
@@ -34,11 +34,11 @@ fn listener(gateway: &ObjectKey, at: &Field, errors: &mut FieldErrors) -> Option
     let port = port.port(errors);
     let protocol = protocol(at, errors);
     let host = at.child("hostname");
-    if host.is_set() && protocol == Some(GatewayProtocol::Tcp) {
+    if host.is_set() && protocol == Some(MeshGatewayProtocol::Tcp) {
         errors.invalid(&host, "plain TCP connections carry no host name: remove it, or use TLS or HTTP");
     }
     let hostname = if host.is_set() { hostname(&host, errors)? } else { Hostname::Any };
-    Some(GatewayListener {
+    Some(MeshGatewayListener {
         tags: Labels::from_pairs(at.child("tags").string_map(errors)),
         certificates: certificates(gateway, at, protocol, errors),
         has_certificate_refs: at.child("tls").child("certificateRefs").is_set(),
@@ -49,16 +49,16 @@ fn listener(gateway: &ObjectKey, at: &Field, errors: &mut FieldErrors) -> Option
     })
 }
 
-fn protocol(at: &Field, errors: &mut FieldErrors) -> Option<GatewayProtocol> {
+fn protocol(at: &Field, errors: &mut FieldErrors) -> Option<MeshGatewayProtocol> {
     let field = at.child("protocol");
     if at.is_map() && !field.is_set() {
         errors.invalid(&field, "is missing: use HTTP, HTTPS, TCP or TLS");
     }
     Some(match field.keyword(&["HTTP", "HTTPS", "TCP", "TLS"], errors)? {
-        "HTTPS" => GatewayProtocol::Https,
-        "TCP" => GatewayProtocol::Tcp,
-        "TLS" => GatewayProtocol::Tls,
-        _ => GatewayProtocol::Http,
+        "HTTPS" => MeshGatewayProtocol::Https,
+        "TCP" => MeshGatewayProtocol::Tcp,
+        "TLS" => MeshGatewayProtocol::Tls,
+        _ => MeshGatewayProtocol::Http,
     })
 }
 
@@ -67,7 +67,7 @@ fn protocol(at: &Field, errors: &mut FieldErrors) -> Option<GatewayProtocol> {
 fn certificates(
     gateway: &ObjectKey,
     at: &Field,
-    protocol: Option<GatewayProtocol>,
+    protocol: Option<MeshGatewayProtocol>,
     errors: &mut FieldErrors,
 ) -> Box<[Certificate]> {
     let tls = at.child("tls");
@@ -78,7 +78,7 @@ fn certificates(
         }
         return Box::default();
     }
-    if !tls.is_set() && protocol == GatewayProtocol::Tls {
+    if !tls.is_set() && protocol == MeshGatewayProtocol::Tls {
         return Box::default();
     }
     tls.only(&["certificateRef", "certificateRefs"], errors);
@@ -121,9 +121,9 @@ fn certificate(gateway: &ObjectKey, reference: &Field, errors: &mut FieldErrors)
 }
 
 /// Listener names are unique; a port has one protocol and each host name once.
-fn check_conflicts(read: &[(&Field, Option<GatewayListener>)], errors: &mut FieldErrors) {
+fn check_conflicts(read: &[(&Field, Option<MeshGatewayListener>)], errors: &mut FieldErrors) {
     let mut names: BTreeMap<&Name, ()> = BTreeMap::new();
-    let mut by_port: BTreeMap<u16, Vec<&GatewayListener>> = BTreeMap::new();
+    let mut by_port: BTreeMap<u16, Vec<&MeshGatewayListener>> = BTreeMap::new();
     for (at, listener) in read.iter().filter_map(|(at, l)| Some((at, l.as_ref()?))) {
         if names.insert(&listener.name, ()).is_some() {
             errors.invalid(&at.child("name"), format!("another listener has the name {}", listener.name));

@@ -14,7 +14,7 @@ use crate::gateway_api::ObjectIdentity;
 use crate::name::{Name, ObjectKey};
 use crate::route::{
     CircuitBreakerFields, FaultInjection, HashOn, InjectedAbort, InjectedDelay, LbAlgorithm, LoadBalancing,
-    LoadBalancingPolicy, LocalityPriority, LocalityRule, OutlierLimits, Percentage, PolicyTarget, RateLimit,
+    LocalityPriority, LocalityRule, MeshLoadBalancing, OutlierLimits, Percentage, PolicyTarget, RateLimit,
     RequestTimeouts, RetryBudget, RetryDefaults, RouteRetry, SlowStart, TimeoutDefaults, ToLoadBalancing,
     WeightedZone, ZoneMatch,
 };
@@ -44,7 +44,7 @@ pub(super) fn policy(
     metadata: &Value,
     spec: &Field,
     errors: &mut FieldErrors,
-) -> LoadBalancingPolicy {
+) -> MeshLoadBalancing {
     spec.only(&["targetRef", "to"], errors);
     let target_field = spec.child("targetRef");
     let target = target_ref::target(&target_field, TargetRole::Either, errors);
@@ -63,7 +63,7 @@ pub(super) fn policy(
         created: metadata["creationTimestamp"].as_str().and_then(Timestamp::parse),
         added: 0,
     };
-    LoadBalancingPolicy { identity, target, to }
+    MeshLoadBalancing { identity, target, to }
 }
 
 fn destination(entry: &Field, namespace: &Name, errors: &mut FieldErrors) -> ToLoadBalancing {

@@ -79,7 +79,7 @@ fn load_balancing_is_read_and_written_again() {
     });
     let reading = read("MeshLoadBalancing", balancing(default.clone()));
     assert_eq!(reading.errors, []);
-    let Some(Object::LoadBalancing(policy)) = reading.object else { panic!("a policy") };
+    let Some(Object::MeshLoadBalancing(policy)) = reading.object else { panic!("a policy") };
     assert_eq!(policy.to[0].settings.value(), default);
 }
 
@@ -152,7 +152,7 @@ fn short_forms_become_long_ones() {
         "default": {"filters": [{"responseHeader": {"add": [{"name": "env", "value": null}]}}]}});
     let reading = read("MeshHTTPRoute", to_backend(short));
     assert_eq!(reading.errors, []);
-    let Some(Object::HttpRoute(route)) = reading.object else { panic!("an HTTP route") };
+    let Some(Object::MeshHttpRoute(route)) = reading.object else { panic!("an HTTP route") };
     let long = json!({
         "matches": [{"path": {"type": "Prefix", "value": "/v1"},
             "headers": [{"type": "Exact", "name": "x-a", "value": "1"}]}],
@@ -162,7 +162,7 @@ fn short_forms_become_long_ones() {
     let mut again = long.clone();
     let filters = again["filters"].take();
     let again = json!({"matches": again["matches"], "default": {"filters": filters}});
-    let Some(Object::HttpRoute(second)) = read("MeshHTTPRoute", to_backend(again)).object else {
+    let Some(Object::MeshHttpRoute(second)) = read("MeshHTTPRoute", to_backend(again)).object else {
         panic!("an HTTP route")
     };
     assert_eq!(second.to, route.to, "what is shown can be read again");

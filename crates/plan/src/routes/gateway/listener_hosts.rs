@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::Notice;
-use model::route::{GatewayListener, Hostname, HttpRoutes, RouteGroup, RouteTable, Routing};
+use model::route::{Hostname, HttpRoutes, MeshGatewayListener, RouteGroup, RouteTable, Routing};
 
 use super::super::match_precedence;
 use super::super::prepared_rules::{PreparedRules, merge_lists};
@@ -16,7 +16,7 @@ use super::shared_matches::SharedMatches;
 /// An HTTP listener.
 #[derive(Debug)]
 pub(super) struct ListenerHosts {
-    pub(super) listener: GatewayListener,
+    pub(super) listener: MeshGatewayListener,
     /// Its index among the listeners of its port.
     at: usize,
     hosts: BTreeMap<Hostname, HostRules>,
@@ -32,7 +32,7 @@ struct HostRules {
 }
 
 impl ListenerHosts {
-    pub(super) fn new(listener: GatewayListener, at: usize) -> Self {
+    pub(super) fn new(listener: MeshGatewayListener, at: usize) -> Self {
         Self { listener, at, hosts: BTreeMap::new() }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::random::Random;
 use model::{Name, Timestamp};
-use plan::ledger::BusiestNode;
+use plan::spill::measured::BusiestNode;
 use plan::spill::measured::{DemandInput, DemandMemory, ZoneMeasurement, decide};
 use plan::spill::{ProvedLoad, SpillDemand};
 use plan::work_queue::MonotonicTime;

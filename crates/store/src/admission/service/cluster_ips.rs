@@ -2,19 +2,19 @@
 //!
 //! ```text
 //! ServiceCIDRs -> allocator --\
-//! old and new Service -> plan::cluster_ips::update -> keep, allocate, release -> IPAddress objects, spec
+//! old and new Service -> apimachinery::cluster_ips::update -> keep, allocate, release -> IPAddress objects, spec
 //! ```
 //!
 //! An IPAddress is the lock on its address (semantics E2): whether an address is taken is read from the objects.
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-use model::{Family, Interner, Name, Object, Service, ServiceCidr, ServiceKey, ServiceType, parse};
-use plan::cluster_ips::{
+use apimachinery::cluster_ips::{
     AllocateError, ClusterFamilies, FieldError, IpAllocator, api_address, is_api_service, kubernetes_service,
     start_offset, update,
 };
+use ipnet::IpNet;
+use model::{Family, Interner, Name, Object, Service, ServiceCidr, ServiceKey, ServiceType, parse};
 use serde_json::{Value, json};
 
 use super::{AllocationContext, ServiceRanges, services};
@@ -89,7 +89,7 @@ impl ClusterIps {
         });
         let cidrs: Vec<ServiceCidr> = parsed.collect();
         let cidrs: Vec<&ServiceCidr> = cidrs.iter().collect();
-        let (allocator, families) = plan::cluster_ips::allocator(&cidrs);
+        let (allocator, families) = apimachinery::cluster_ips::allocator(&cidrs);
         Ok(Self { allocator, families, reserved: api_address(&cidrs, configured) })
     }
 

@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
+use apimachinery::cluster_ips::{IpRange, search_order};
 use ipnet::IpNet;
-use plan::cluster_ips::{IpRange, search_order};
 use serde_json::{Value, json};
 
 use super::{AllocationContext, holder};

@@ -77,7 +77,7 @@ pub fn resources(world: &World, ports: &Ports) -> Arc<ResourceSet> {
     for (listening, at) in ports {
         match listening {
             Listening::Gateway(key, _) => {
-                let Some(gateway) = world.snapshot.standard_gateway(key) else { continue };
+                let Some(gateway) = world.snapshot.gateway(key) else { continue };
                 let own = ports.iter().filter_map(|(listening, at)| match listening {
                     Listening::Gateway(other, port) if other == key => Some((*port, *at)),
                     _ => None,

@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::health_checks::readiness::{
+    CheckedEndpoint, CheckedSlice, EndpointCheck, EndpointHealth, Probe, with_health,
+};
 use anyhow::{Result, bail};
 use clap::Args;
 use model::Protocol;
 use model::annotation::{HEALTH_CHECK, NOT_READY};
-use plan::health_checks::{CheckedEndpoint, CheckedSlice, EndpointCheck, EndpointHealth, Probe, with_health};
 use serde_json::{Value, json};
 
 /// Flags of a readiness probe. The names of the fields in Kubernetes are in the help.

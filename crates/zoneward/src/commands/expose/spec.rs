@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use crate::health_checks::readiness::EndpointCheck;
 use anyhow::{Result, bail};
 use model::{Family, Protocol};
-use plan::health_checks::EndpointCheck;
 
 /// `--port`.
 #[derive(Clone, Debug, PartialEq, Eq)]

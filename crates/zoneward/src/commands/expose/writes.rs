@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
+use apimachinery::validate::{Violation, validate};
 use model::hash::{BASIS_32, fnv1a_32};
 use model::{
     AddressType, Addresses, ClusterIps, Endpoint, EndpointConditions, Family, Interner, Labels, Name, Notice,
@@ -11,7 +12,6 @@ use model::{
 };
 use plan::hints::{self, ClusterTopology, HintInput, Hysteresis};
 use plan::slices::Packing;
-use plan::validate::{Violation, validate};
 use serde_json::{Map, Value, json};
 
 use super::check;

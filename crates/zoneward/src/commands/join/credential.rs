@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use apimachinery::join::{JoinToken, PATH, renewal_pause, renewal_time};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use clock::Clock;
 use kube::{Client, Error};
-use plan::join::{JoinToken, PATH, renewal_pause, renewal_time};
 use serde_json::{Value, json};
 use store::credentials::{certificate_pem, write_private};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use cluster::authority_discovery;
+use super::authority_discovery;
 
 /// The name in the certificate of every API of `zoneward up`. Its addresses may change, and the authority signs no other
 /// server with this name.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use apimachinery::join::{GATEWAYS_ROLE, SIDECARS_ROLE, renewal_time};
 use clock::Clock;
 use kube::{Client, Error};
-use plan::join::{GATEWAYS_ROLE, ProxyKind, ProxyUser, SIDECARS_ROLE, renewal_time};
+use model::{ProxyKind, ProxyUser};
 use serde_json::Value;
 use store::credentials::write_private;
 use tokio::sync::watch;

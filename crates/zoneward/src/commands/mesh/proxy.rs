@@ -27,7 +27,7 @@ use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::ledger_client::{ControllerLease, LedgerClient, controller_lease};
 use cluster::log;
 use cluster::signals::Signals;
-use cluster::traffic_reporter::TrafficReporter;
+use insight::traffic_reporter::TrafficReporter;
 use mesh::embedded_proxy::{EmbeddedProxyConfig, TablesHealth, outbound};
 use mesh::object_source::ObjectSource;
 use mesh::proxy_traffic::ProxyTraffic;

@@ -1,9 +1,9 @@
 //! `zoneward plan addresses`: the cluster IPs that would be allocated.
 
 use anyhow::Result;
+use apimachinery::cluster_ips::{self, AddressPlan, RangeReport};
 use clock::Clock;
 use model::{Timestamp, write};
-use plan::cluster_ips::{self, AddressPlan, RangeReport};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanAddresses};

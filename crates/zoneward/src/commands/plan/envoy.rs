@@ -91,7 +91,7 @@ fn listeners(routes: &PlannedRoutes) -> EnvoyListeners {
                 outbounds: own.into_iter().collect(),
             }
         }
-        PlannedScope::Gateway(gateway, _) | PlannedScope::StandardGateway(gateway, _) => {
+        PlannedScope::MeshGateway(gateway, _) | PlannedScope::Gateway(gateway, _) => {
             EnvoyListeners::Gateway {
                 gateway: gateway.clone(),
                 bind: IpAddr::V4(Ipv4Addr::UNSPECIFIED),

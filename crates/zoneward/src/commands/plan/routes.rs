@@ -87,12 +87,12 @@ fn parts<'r>(routes: &'r PlannedRoutes, host: Option<&str>) -> Vec<RouteSection<
             let title = format!("to {service}:{port} ({spoken})");
             vec![RouteSection { title, host: None, routing: outbound.map(|outbound| &outbound.routing) }]
         }
-        PlannedScope::Gateway(..) | PlannedScope::StandardGateway(..) if host.is_some() => {
+        PlannedScope::MeshGateway(..) | PlannedScope::Gateway(..) if host.is_some() => {
             let host = host.unwrap_or_default();
             let title = format!("for {host}");
             vec![RouteSection { title, host: Some(host.to_owned()), routing: routes.routing(host).0 }]
         }
-        PlannedScope::Gateway(_, listener) | PlannedScope::StandardGateway(_, listener) => {
+        PlannedScope::MeshGateway(_, listener) | PlannedScope::Gateway(_, listener) => {
             let mut parts = Vec::new();
             for port in
                 routes.table.ports().filter(|port| routes.port.is_none_or(|number| number == port.number))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use model::gateway_api::CertificateKind;
-use model::route::RouteFilterObject;
+use model::route::MeshRouteFilter;
 use model::{ObjectKey, Snapshot};
 use plan::gateway_api::{AssignedAddresses, UnboundPort, UnboundPorts, statuses};
 use plan::routes::{
@@ -93,19 +93,20 @@ impl PlannedStatus {
 /// The statuses of the kinds of zoneward.dev.
 fn mesh_statuses(snapshot: &Snapshot, unbound: &UnboundPorts) -> Vec<PlannedStatus> {
     let secrets = secret_states(snapshot);
-    let http = snapshot.all_http_routes().map(|o| ("MeshHTTPRoute", &o.key, of_http_route(snapshot, o)));
-    let gateway_http = snapshot.gateway_http_route_keys().filter_map(|key| {
-        let route = snapshot.gateway_http_route(key)?;
+    let http = snapshot.all_mesh_http_routes().map(|o| ("MeshHTTPRoute", &o.key, of_http_route(snapshot, o)));
+    let gateway_http = snapshot.mesh_gateway_http_route_keys().filter_map(|key| {
+        let route = snapshot.mesh_gateway_http_route(key)?;
         Some(("MeshGatewayHTTPRoute", &route.key, of_gateway_http_route(snapshot, route)))
     });
-    let tcp = snapshot.all_tcp_routes().map(|o| ("MeshTCPRoute", &o.key, of_tcp_route(snapshot, o)));
-    let gateways = snapshot.gateways().map(|o| ("MeshGateway", &o.key, of_gateway(o, &secrets, unbound)));
+    let tcp = snapshot.all_mesh_tcp_routes().map(|o| ("MeshTCPRoute", &o.key, of_tcp_route(snapshot, o)));
+    let gateways =
+        snapshot.mesh_gateways().map(|o| ("MeshGateway", &o.key, of_gateway(o, &secrets, unbound)));
     let balancing = snapshot.all_load_balancing_policies();
     let balancing = balancing.map(|o| ("MeshLoadBalancing", &o.identity.key, of_load_balancing(snapshot, o)));
     http.chain(gateway_http)
         .chain(tcp)
         .chain(balancing)
-        .chain(snapshot.route_filters().map(|o| (RouteFilterObject::KIND, &o.key, of_route_filter())))
+        .chain(snapshot.route_filters().map(|o| (MeshRouteFilter::KIND, &o.key, of_route_filter())))
         .chain(gateways)
         .map(|(kind, key, status)| PlannedStatus {
             api_version: "zoneward.dev/v1alpha1",
@@ -130,7 +131,7 @@ fn mesh_value(status: &RouteStatus) -> Value {
 }
 
 fn secret_states(snapshot: &Snapshot) -> BTreeMap<ObjectKey, SecretState> {
-    let listeners = snapshot.gateways().flat_map(|gateway| gateway.listeners.iter());
+    let listeners = snapshot.mesh_gateways().flat_map(|gateway| gateway.listeners.iter());
     let secrets = listeners.flat_map(|listener| listener.certificates.iter().map(|own| &own.secret));
     let state = |key: &ObjectKey| match snapshot.certificate_source(CertificateKind::Secret, key) {
         None => SecretState::Unusable(format!("Secret {key} does not exist")),

@@ -4,7 +4,7 @@ mod fields;
 mod kube_proxy;
 
 use anyhow::Result;
-use plan::validate::{FieldErrorType, Violation, is_known, lint, validate, without_effect};
+use apimachinery::validate::{FieldErrorType, Violation, is_known, lint, validate, without_effect};
 use serde_json::{Value, json};
 
 use crate::cli::{Format, PlanValidate};

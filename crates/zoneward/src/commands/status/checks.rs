@@ -1,10 +1,11 @@
 //! Health checks of exposed processes, which their EndpointSlices tell.
 
+use crate::health_checks::readiness::statuses;
+use insight::status::HealthCheckStatus;
+use insight::status::StatusReport;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use model::annotation;
-use plan::health_checks::{HealthCheckStatus, statuses};
-use plan::status::StatusReport;
 
 use super::tables::{columns, paragraph};
 use cluster::ObjectKind;

@@ -2,17 +2,11 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Event;
+use insight::service_objects::{events, rules};
+use insight::status::{CanaryShare, StatusReport};
 use kube::Client;
-use kube::api::{Api, DynamicObject, ListParams};
-use plan::status::{CanaryShare, StatusEvent, StatusReport};
-use serde_json::Value;
 
 use super::leader::StatusServer;
-use cluster::ObjectKind;
-
-/// Events that are shown.
-const MAX_EVENTS: usize = 10;
 
 /// Adds what the API knows of the Service; what cannot be read is said among the limits.
 pub(super) async fn complete(
@@ -44,67 +38,4 @@ pub(super) async fn complete(
         Err(kube::Error::Api(status)) if status.code == 404 => {}
         Err(error) => report.limits.push(format!("routes cannot be read: {error}")),
     }
-}
-
-pub(in crate::commands) async fn events(
-    client: &Client,
-    namespace: &str,
-    name: &str,
-) -> kube::Result<Vec<StatusEvent>> {
-    let api: Api<Event> = Api::namespaced(client.clone(), namespace);
-    let fields = format!("involvedObject.kind=Service,involvedObject.name={name}");
-    let mut found = api.list(&ListParams::default().fields(&fields)).await?.items;
-    let time = |event: &Event| {
-        let last = event.last_timestamp.as_ref().map(|time| time.0);
-        last.or(event.event_time.as_ref().map(|time| time.0)).or(event.first_timestamp.as_ref().map(|t| t.0))
-    };
-    found.sort_by_key(|event| std::cmp::Reverse(time(event)));
-    let event = |event: &Event| StatusEvent {
-        kind: event.type_.clone().unwrap_or_default(),
-        reason: event.reason.clone().unwrap_or_default(),
-        message: event.message.clone().unwrap_or_default(),
-        time: time(event).map(|time| time.to_string()).unwrap_or_default(),
-        count: event.count.and_then(|count| u64::try_from(count).ok()).unwrap_or(1),
-    };
-    Ok(found.iter().take(MAX_EVENTS).map(event).collect())
-}
-
-pub(in crate::commands) type RuleBackends = (String, Vec<(String, String, u64)>);
-
-/// Rules of MeshHTTPRoutes to this Service that split traffic over several backends.
-pub(in crate::commands) async fn rules(
-    client: &Client,
-    namespace: &str,
-    service: &str,
-) -> kube::Result<Vec<RuleBackends>> {
-    let resource = ObjectKind::HttpRoute.resource();
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
-    let mut rules = Vec::new();
-    for route in api.list(&ListParams::default()).await?.items {
-        let name = route.metadata.name.clone().unwrap_or_default();
-        for to in list(&route.data["spec"]["to"]) {
-            if to["targetRef"]["name"].as_str() != Some(service) {
-                continue;
-            }
-            for rule in list(&to["rules"]) {
-                let refs = match &rule["default"]["backendRefs"] {
-                    Value::Null => &rule["backendRefs"],
-                    refs => refs,
-                };
-                let backend = |backend: &Value| {
-                    let name = backend["name"].as_str()?.to_owned();
-                    Some((namespace.to_owned(), name, backend["weight"].as_u64().unwrap_or(1)))
-                };
-                let backends: Vec<_> = list(refs).iter().filter_map(backend).collect();
-                if backends.len() > 1 {
-                    rules.push((name.clone(), backends));
-                }
-            }
-        }
-    }
-    Ok(rules)
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
+use insight::status::StatusReport;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use model::annotation;
 use plan::PlanningConfig;
-use plan::status::StatusReport;
 use serde::Deserialize;
 
 use super::StatusTarget;

@@ -1,8 +1,8 @@
 //! What `zoneward status` says on a machine whose API does not answer: how old the objects are that its node proxy serves.
 
 use clock::Clock;
+use insight::status::ObjectAge;
 use node::running_config::{self, RunningConfig};
-use plan::status::ObjectAge;
 use serde_json::{Value, json};
 
 /// The node proxy of this machine, if one runs here that serves without the API.

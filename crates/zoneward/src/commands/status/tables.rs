@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::{checks, local};
-use output::count;
-use output::units::{amount, listed, maybe, percent, plain, seconds, size};
-use plan::status::convergence::DurationQuantiles;
-use plan::status::{
+use insight::status::convergence::DurationQuantiles;
+use insight::status::{
     CanaryShare, NodeState, NodeStatus, ServiceDetail, ServiceStatus, SpillDemandStatus, SpillZoneStatus,
     StatusReport, StatusSummary, ZonePairStatus,
 };
+use output::count;
+use output::units::{amount, listed, maybe, percent, plain, seconds, size};
 
 /// Rows without `-o wide`.
 const MAX_SERVICES: usize = 20;
@@ -478,7 +478,7 @@ pub(super) fn rates(report: &StatusReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use plan::status::SuspectedNodeStatus;
+    use insight::status::SuspectedNodeStatus;
 
     use super::*;
 

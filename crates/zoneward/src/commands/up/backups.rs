@@ -1,5 +1,7 @@
 //! Backups of the store on a schedule: each is complete and verified before it gets its name, then the oldest are deleted.
 
+mod schedule;
+
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -12,7 +14,6 @@ use clock::Clock;
 use cluster::events::{self, BACKUPS};
 use kube::Client;
 use model::{Notice, ObjectRef, Timestamp};
-use plan::backups;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
@@ -65,7 +66,7 @@ impl BackupSchedule {
         let at = || format!("--backup-to {}", folder.display());
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(at)?;
         let schedule = Self { every, folder: folder.clone(), keep: args.backup_keep as usize };
-        for name in schedule.names().with_context(at)?.iter().filter(|name| backups::is_partial(name)) {
+        for name in schedule.names().with_context(at)?.iter().filter(|name| schedule::is_partial(name)) {
             fs::remove_file(folder.join(name)).with_context(at)?;
         }
         Ok(Some(schedule))
@@ -78,19 +79,19 @@ impl BackupSchedule {
     }
 
     fn newest(&self, now: Timestamp) -> Option<Timestamp> {
-        backups::newest(self.names().unwrap_or_default().iter().map(String::as_str), now)
+        schedule::newest(self.names().unwrap_or_default().iter().map(String::as_str), now)
     }
 
     /// The size of the backup of a time.
     fn size(&self, time: Timestamp) -> i64 {
-        let metadata = fs::metadata(self.folder.join(backups::name(time)));
+        let metadata = fs::metadata(self.folder.join(schedule::name(time)));
         metadata.map_or(0, |metadata| i64::try_from(metadata.len()).unwrap_or(i64::MAX))
     }
 
     /// Deletes the oldest backups.
     fn rotate(&self, now: Timestamp) -> Result<()> {
         let names = self.names().with_context(|| format!("reading {}", self.folder.display()))?;
-        for name in backups::expired(names.iter().map(String::as_str), self.keep, now) {
+        for name in schedule::expired(names.iter().map(String::as_str), self.keep, now) {
             let path = self.folder.join(name);
             fs::remove_file(&path).with_context(|| format!("deleting {}", path.display()))?;
             info!(file = %path.display(), "expired backup deleted");
@@ -133,7 +134,7 @@ pub async fn run(
         let newest = schedule.newest(now);
         metrics.last_success.set(newest.map_or(0.0, |time| time.unix_seconds() as f64));
         metrics.size.set(newest.map_or(0, |time| schedule.size(time)));
-        let wait = backups::until_next(newest, failed, schedule.every, now);
+        let wait = schedule::until_next(newest, failed, schedule.every, now);
         if !wait.is_zero() {
             let wait = wait.clamp(MIN_SLEEP, MAX_SLEEP);
             if tokio::time::timeout(wait, stop.wait_for(|stop| *stop)).await.is_ok() {
@@ -148,7 +149,7 @@ pub async fn run(
             }
             Err(why) => {
                 metrics.failures.inc();
-                report(&client, &schedule, &clock, &backups::name(now), &why).await;
+                report(&client, &schedule, &clock, &schedule::name(now), &why).await;
                 Some(now)
             }
         };
@@ -160,7 +161,7 @@ pub async fn run(
 
 async fn once(api: &Api, schedule: &BackupSchedule, now: Timestamp) -> Result<()> {
     let (api, schedule) = (api.clone(), schedule.clone());
-    let file = schedule.folder.join(backups::name(now));
+    let file = schedule.folder.join(schedule::name(now));
     let work = tokio::task::spawn_blocking(move || {
         write(api.engine(), &file)?;
         info!(file = %file.display(), "backup written");

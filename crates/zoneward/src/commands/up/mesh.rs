@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clock::Clock;
 use kube::Client;
+use model::ProxyUser;
 use model::gateway_api::{CONTROLLER, CertificateKind};
 use model::random::Random;
 use model::{Name, ObjectKey};
 use plan::gateway_api::{
     AssignedAddresses, AttachedRoutes, MachineAddresses, StatusPlanner, machine_addresses,
 };
-use plan::join::ProxyUser;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
@@ -36,7 +36,7 @@ const MAX_GATEWAYS: usize = 64;
 /// Events applied before proxies are started or stopped.
 const EVENTS_PER_SYNC: usize = 1_024;
 /// Beside the kinds of the Gateway API.
-const WATCHED: [ObjectKind; 2] = [ObjectKind::Gateway, ObjectKind::Namespace];
+const WATCHED: [ObjectKind; 2] = [ObjectKind::MeshGateway, ObjectKind::Namespace];
 
 /// How proxies reach the API.
 pub enum ProxyAccess {
@@ -379,7 +379,7 @@ impl Gateways {
             let bind = own.remove(&key).filter(|_| self.proxies.runs_gateways);
             wanted.insert(name(&key), WantedGateway { kind: "Gateway", bind, sources });
         }
-        for gateway in snapshot.gateways() {
+        for gateway in snapshot.mesh_gateways() {
             let secrets = gateway.listeners.iter().flat_map(|listener| listener.certificates.iter());
             let secrets = secrets.map(|certificate| certificate.secret.name.to_string()).collect();
             let names = CertificateNames { secrets, ..CertificateNames::default() };

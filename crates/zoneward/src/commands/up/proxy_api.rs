@@ -7,10 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use apimachinery::join::PROXIES;
 use cluster::admin_server;
-use controller::traffic_ledger::SharedLedger;
+use insight::traffic_ledger::SharedLedger;
 use kube::Client;
-use plan::join::{PROXIES, ProxyUser};
+use model::ProxyUser;
 use serde_json::{Value, json};
 use store::api::Caller;
 use store::server::ApiServer;
@@ -78,7 +79,7 @@ impl ProxyApi {
     pub fn socket(&self, number: usize, proxy: &ProxyUser) -> Result<ProxySocket> {
         let user = self.folder.user(number);
         let (path, listener) = self.listen(&format!("{number}.sock"), user)?;
-        let caller = Caller::new(&proxy.user_name(), &[PROXIES, plan::rbac::AUTHENTICATED]);
+        let caller = Caller::new(&proxy.user_name(), &[PROXIES, apimachinery::rbac::AUTHENTICATED]);
         let task = tokio::spawn(self.server.clone().serve_unix_as(listener, caller));
         let mut socket = ProxySocket { path, reports: None, user, task };
         if let Some(ledger) = &self.ledger {

@@ -175,7 +175,7 @@ fn processes_with_other_tags_are_in_other_slices_which_say_so() {
 }
 
 fn checked(spec: ExposeSpec, probe: &str) -> ExposeSpec {
-    let check = plan::health_checks::EndpointCheck {
+    let check = crate::health_checks::readiness::EndpointCheck {
         probe: probe.parse().expect("a probe"),
         period_seconds: 10,
         timeout_seconds: 1,

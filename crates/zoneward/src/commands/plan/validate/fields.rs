@@ -1,8 +1,8 @@
 //! Unknown fields, which an API server drops unless validation is strict, and the limits and rules of custom resources;
 //! checked against the schemas of the embedded API.
 
+use apimachinery::validate::{FieldErrorType, Violation, is_known};
 use model::{parse, suggestion};
-use plan::validate::{FieldErrorType, Violation, is_known};
 use serde_json::Value;
 use store::admission::schema_violations;
 use store::{kinds, schema};
@@ -31,7 +31,7 @@ pub(super) fn check(object: &Value) -> Option<Vec<Violation>> {
         .iter()
         .map(|finding| violation(&finding.path, finding.reason.clone(), FieldErrorType::Invalid));
     let mut found: Vec<Violation> = unknown.chain(mistyped).collect();
-    // `plan::validate` has the rules of other kinds.
+    // `apimachinery::validate` has the rules of other kinds.
     if found.is_empty() && !is_known(object) {
         found.extend(schema_violations(kind, object).into_iter().map(|(field, error_type, reason)| {
             let reason = if reason.is_empty() { error_type.prefix().to_owned() } else { reason };

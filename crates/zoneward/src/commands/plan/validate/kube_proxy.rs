@@ -3,8 +3,8 @@
 //! kube-proxy decodes the file strictly and, if that fails, leniently. An ignored field is a warning there and a
 //! violation here.
 
+use apimachinery::validate::{FieldErrorType, Violation};
 use model::ObjectRef;
-use plan::validate::{FieldErrorType, Violation};
 use serde_json::Value;
 
 use node::config::{self, fields, file};

@@ -1,0 +1,8 @@
+//! The tests of crate `fleet`, as one program: one link instead of 2.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests: what cannot go on ends here")]
+
+mod fleet;
+#[cfg(debug_assertions)]
+mod planted;
+mod store_histories;

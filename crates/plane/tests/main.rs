@@ -1,8 +1,0 @@
-//! The tests of crate `plane`, as one program: one link instead of 2.
-
-#![allow(clippy::unwrap_used, missing_docs, reason = "tests: what cannot go on ends here")]
-
-mod plane;
-#[cfg(debug_assertions)]
-mod planted;
-mod store_histories;
