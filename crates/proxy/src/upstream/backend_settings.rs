@@ -1,5 +1,6 @@
 //! The settings of one backend: those of the proxy, and of the MeshLoadBalancing policies for its Service.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use model::backend::CircuitBreakerLimits;
@@ -40,8 +41,13 @@ impl RequestLimits {
     pub(crate) fn or(&self, otherwise: &Self) -> Self {
         Self {
             timeouts: self.timeouts.or(otherwise.timeouts),
-            retry: self.retry.as_ref().or(otherwise.retry.as_ref()).cloned(),
+            retry: RouteRetry::resolve(self.retry.as_ref(), otherwise.retry.as_ref()).map(Cow::into_owned),
         }
+    }
+
+    /// Until the headers of a response, where a request without limits has `default`.
+    pub(crate) fn response(&self, default: Duration) -> Duration {
+        default.max(self.timeouts.backend_request.or(self.timeouts.request).unwrap_or_default())
     }
 }
 

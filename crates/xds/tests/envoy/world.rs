@@ -123,6 +123,7 @@ pub fn gateway_input(
         },
         allowlist: Arc::default(),
         edge: Arc::default(),
+        retries: model::route::RetryLimits::DEFAULT,
     }
 }
 
@@ -151,5 +152,6 @@ pub fn sidecar_input(
         },
         allowlist: Arc::default(),
         edge: Arc::default(),
+        retries: model::route::RetryLimits::DEFAULT,
     }
 }

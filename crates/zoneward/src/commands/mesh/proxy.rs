@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use crate::cli;
 use crate::edge::GatewayEdgeArgs;
 use crate::otlp::OtlpArgs;
+use crate::retries::RetryArgs;
 use cluster::admin_server::access::AdminAccessArgs;
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::ledger_client::{ControllerLease, LedgerClient, controller_lease};
@@ -150,9 +151,8 @@ pub struct Bounds {
     /// Maximum number of idle connections per endpoint
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub max_idle_per_endpoint: usize,
-    /// Number of retries when a connection to an endpoint fails
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    pub retries: u32,
+    #[command(flatten)]
+    pub retries: RetryArgs,
     /// Timeout for a client to send request headers
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub header_timeout: Duration,
@@ -208,7 +208,7 @@ impl Bounds {
             held_body_bytes: self.max_held_body_bytes,
             min_transfer_rate: self.min_transfer_rate,
             idle_per_endpoint: self.max_idle_per_endpoint,
-            retries: self.retries,
+            retries: self.retries.limits(),
             ..ProxyLimits::default()
         }
     }
