@@ -479,7 +479,9 @@ impl Renderer<'_> {
             let had_tls = self.earlier.is_some_and(|e| e.input.routes.backend_tls(&backend.id).is_some());
             // Certificates may change while the backend is unchanged, so clusters with TLS are rendered again.
             let same_cluster = before.is_some_and(|before| {
-                before.protocol == backend.protocol && before.proxy_protocol == backend.proxy_protocol
+                before.protocol == backend.protocol
+                    && before.proxy_protocol == backend.proxy_protocol
+                    && before.is_warmed == backend.is_warmed
             }) && tls.is_none()
                 && !had_tls
                 && !self.rebalanced.contains(&backend.id.service);
@@ -488,7 +490,7 @@ impl Renderer<'_> {
             let tiers: Vec<&Backend> = tiers.iter().map(|tier| &***tier).collect();
             let mut put = |name: &str, protocol: AppProtocol| {
                 self.put(ResourceType::Cluster, name, same_cluster, || {
-                    cluster::render(name, protocol, backend.proxy_protocol, tls.as_ref(), policy)
+                    cluster::render(name, protocol, backend, tls.as_ref(), policy)
                 });
                 self.put(ResourceType::Endpoints, name, same_endpoints, || endpoints::render(name, &tiers));
             };

@@ -94,6 +94,7 @@ pub fn backend(id: &BackendId, endpoints: &[(SocketAddr, &'static str, f32)]) ->
         proxy_protocol: None,
         endpoints: endpoints.into(),
         mode: "all",
+        is_warmed: false,
     }
 }
 
