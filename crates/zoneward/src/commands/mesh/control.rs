@@ -16,7 +16,7 @@ use xds::render::DirectResponseAllowlist;
 use xds::server::{self, XdsServerSettings, XdsServerTls};
 
 use cluster::admin_server::access::AdminAccessArgs;
-use cluster::ledger_client::{ControllerLease, LedgerClient, controller_lease};
+use cluster::ledger_client::{self, ControllerLease, LedgerClient, controller_lease};
 use cluster::port_reporter::PortReporter;
 use cluster::{admin_server, log};
 
@@ -150,6 +150,7 @@ fn port_reporter(args: &ControlArgs, client: Client, subscriptions: &Subscriptio
     Some(PortReporter {
         reporter: format!("control/{namespace}/{}", super::pod(&connection)),
         client: LedgerClient::new(client, connection, lease),
+        path: ledger_client::ENVOYS_PATH,
         ports: subscriptions.unbound_ports(),
         random: model::random::Random::seeded(clock::os_seed()),
     })
