@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use model::annotation;
-use plan::gateway_api::EnvoyPortReport;
+use plan::gateway_api::PortReport;
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -36,6 +36,8 @@ use crate::Connection;
 
 /// The path of reports and sums.
 pub const PATH: &str = "/ledger";
+/// The path of reports of a proxy about its own ports.
+pub const PORTS_PATH: &str = "/ledger/ports";
 /// The path of reports about Envoys, which are about gateways of all namespaces: a right of its own.
 pub const ENVOYS_PATH: &str = "/ledger/envoys";
 /// Deadline of a report.
@@ -110,6 +112,7 @@ pub fn controller_lease(text: &str) -> Result<ControllerLease, String> {
 }
 
 /// Sends reports to the leader.
+#[derive(Clone)]
 pub struct LedgerClient {
     client: Client,
     connection: Connection,
@@ -136,9 +139,9 @@ impl LedgerClient {
         self.post(PATH, report).await
     }
 
-    /// Sends a report of `mesh control` about its Envoys.
-    pub async fn send_ports(&mut self, report: &EnvoyPortReport) -> Result<()> {
-        let _: IgnoredAny = self.post(ENVOYS_PATH, report).await?;
+    /// Sends a report of ports that could not be bound, to [`PORTS_PATH`] or [`ENVOYS_PATH`].
+    pub async fn send_ports(&mut self, path: &str, report: &PortReport) -> Result<()> {
+        let _: IgnoredAny = self.post(path, report).await?;
         Ok(())
     }
 

@@ -1,9 +1,10 @@
-//! Reports of `mesh control` to the leading controller: the ports of gateways that its Envoys could not bind.
+//! Reports of ports of gateways that could not be bound to the leading controller: by an embedded proxy about its own, and by
+//! `mesh control` about those of its Envoys.
 
 use std::time::Duration;
 
 use model::random::Random;
-use plan::gateway_api::{EnvoyPortReport, UnboundPort};
+use plan::gateway_api::{PortReport, UnboundPort};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
@@ -19,7 +20,9 @@ const RETRY_JITTER_MILLIS: u64 = 5_000;
 /// Reports a change at once, and nothing while every port is bound.
 pub struct PortReporter {
     pub client: LedgerClient,
-    /// `control/NAMESPACE/POD`.
+    /// `PORTS_PATH` or `ENVOYS_PATH` of the client.
+    pub path: &'static str,
+    /// `proxy/NAMESPACE/POD` or `control/NAMESPACE/POD`.
     pub reporter: String,
     pub ports: watch::Receiver<Vec<UnboundPort>>,
     pub random: Random,
@@ -35,13 +38,13 @@ impl PortReporter {
             let mut pause = REPEAT;
             if is_known || !ports.is_empty() {
                 is_known = true;
-                let report = EnvoyPortReport::new(&self.reporter, ports);
-                match self.client.send_ports(&report).await {
+                let report = PortReport::new(&self.reporter, ports);
+                match self.client.send_ports(self.path, &report).await {
                     Ok(()) => {
                         (is_known, is_failing) = (!report.unbound_ports.is_empty(), false);
                         if report.unbound_ports != reported {
                             let ports = report.unbound_ports.len();
-                            info!(ports, "reported the ports that Envoys could not bind");
+                            info!(ports, "reported the ports that could not be bound");
                         }
                         reported = report.unbound_ports;
                     }
@@ -50,11 +53,11 @@ impl PortReporter {
                         let has_leader = !error.is::<NoLeader>();
                         let error = failure::text(&error);
                         if is_failing || !has_leader {
-                            debug!(error, "ports that Envoys could not bind are not reported; retrying");
+                            debug!(error, "ports that could not be bound are not reported; retrying");
                         } else {
                             warn!(
                                 error,
-                                "ports that Envoys could not bind are not in the status of gateways; retrying"
+                                "ports that could not be bound are not in the status of gateways; retrying"
                             );
                         }
                         is_failing |= has_leader;

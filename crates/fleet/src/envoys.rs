@@ -16,7 +16,7 @@ use mesh::object_source::ObjectSource;
 use mesh::table_cache::KINDS;
 use model::backend::{BackendTable, ConsumerLocation};
 use model::random::Random;
-use model::route::{EdgeSettings, RouteTable};
+use model::route::{EdgeSettings, RetryLimits, RouteTable};
 use model::{
     Interner, Labels, Name, ObjectKey, ServiceKey, Snapshot, Timestamp, TrafficPolicy, annotation, parse,
 };
@@ -78,7 +78,11 @@ pub fn start_control(runtime: &PausedRuntime, link: &Link, random: Random) -> Co
             Envoy { identity, resources, checked: 0, stale: None }
         };
         let envoys = vec![connect(sidecar_identity()), connect(gateway_identity())];
-        let settings = EnvoySettings { allowlist: Default::default(), edge: EdgeSettings::default() };
+        let settings = EnvoySettings {
+            allowlist: Default::default(),
+            edge: Arc::default(),
+            retries: RetryLimits::DEFAULT,
+        };
         tokio::spawn(mesh::control::run(source, subscriptions, settings, clock, std::future::pending()));
         ControlProcess { envoys }
     })
@@ -247,6 +251,7 @@ fn planned(snapshot: &Snapshot, identity: &EnvoyIdentity) -> RenderInput {
         listeners,
         allowlist: Arc::default(),
         edge: Arc::new(EdgeSettings::default()),
+        retries: RetryLimits::DEFAULT,
     }
 }
 

@@ -287,7 +287,6 @@ pub fn start_node(
             channel: Box::new(reports.clone()),
             reporter: format!("node/{}", machine.name),
             source: Box::new(NodeTrafficSource { sums: published.clone(), zones, shared: shared.clone() }),
-            unbound_ports: None,
             clock: clock.clone(),
             random: random.split(),
         };

@@ -103,6 +103,7 @@ async fn start(violations: &Arc<Mutex<Vec<String>>>) -> SocketAddr {
             protocol,
             endpoints: vec![endpoint].into(),
             mode: "all",
+            is_warmed: false,
             proxy_protocol: None,
         }));
     }

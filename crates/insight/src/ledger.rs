@@ -17,7 +17,6 @@ use std::net::IpAddr;
 use model::ServiceKey;
 use serde::{Deserialize, Serialize};
 
-use plan::gateway_api::UnboundPort;
 use plan::spill::measured::BusiestNode;
 
 pub use history::{MAX_REPORT_PAIRS, MAX_SERVICES, ReportRefused, TrafficLedger, TrafficMinute};
@@ -145,9 +144,6 @@ pub struct TrafficReport {
     /// Addresses that a proxy dials from: nodes leave these connections to its own report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// Ports of gateways that a proxy could not bind.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unbound_ports: Vec<UnboundPort>,
 }
 
 /// Response to a report.

@@ -16,7 +16,7 @@ use cluster::ledger_client;
 use http::StatusCode;
 use model::ProxyUser;
 use model::{Name, Node, ObjectKey, Snapshot};
-use plan::gateway_api::{EnvoyPortReport, UnboundPort, UnboundPorts};
+use plan::gateway_api::{PortReport, UnboundPort, UnboundPorts};
 use plan::work_queue::MonotonicTime;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -198,12 +198,13 @@ impl SharedLedger {
         });
     }
 
-    /// Adds `/ledger`: GET for sums, POST for reports; and `/ledger/envoys` for those of `mesh control`.
+    /// Adds `/ledger`: GET for sums, POST for reports of traffic; and reports of ports, by proxies and by `mesh control`.
     pub fn routes(&self, routes: AdminRoutes) -> AdminRoutes {
-        let (reader, writer, envoys) = (self.clone(), self.clone(), self.clone());
+        let (reader, writer, ports, envoys) = (self.clone(), self.clone(), self.clone(), self.clone());
         routes
             .page(ledger_client::PATH, move |head| reader.page(head.uri.query().unwrap_or_default()))
             .post(ledger_client::PATH, move |post| writer.receive(post))
+            .post(ledger_client::PORTS_PATH, move |post| ports.receive_ports(post, |_| {}))
             .post(ledger_client::ENVOYS_PATH, move |post| envoys.receive_envoys(post))
     }
 
@@ -257,12 +258,16 @@ impl SharedLedger {
     /// where addresses tell nothing.
     pub fn report_routes(&self, reporter: &str) -> AdminRoutes {
         self.with(|state, _| state.sockets.insert(reporter.to_owned()));
-        let (ledger, reporter) = (self.clone(), reporter.to_owned());
-        AdminRoutes::default().post(ledger_client::PATH, move |post| {
+        let (ledger, name) = (self.clone(), reporter.to_owned());
+        let routes = AdminRoutes::default().post(ledger_client::PATH, move |post| {
             ledger.receive_as(post, |report| {
-                report.reporter.clone_from(&reporter);
+                report.reporter.clone_from(&name);
                 report.addresses.clear();
             })
+        });
+        let (ports, name) = (self.clone(), reporter.to_owned());
+        routes.post(ledger_client::PORTS_PATH, move |post| {
+            ports.receive_ports(post, |report| report.reporter.clone_from(&name))
         })
     }
 
@@ -297,16 +302,12 @@ impl SharedLedger {
             self.with(|state, _| state.refused += 1);
             return AdminPage::text(StatusCode::FORBIDDEN, format!("forbidden: {why}\n"));
         }
-        let page = self.with(|state, now| {
+        self.with(|state, now| {
             let Some(ledger) = &mut state.ledger else { return not_leading() };
-            match ledger.record(&report, now) {
-                Ok(true) => state.set_unbound(report.reporter.clone(), reported_ports(&report), now),
-                Ok(false) => {}
-                Err(why) => {
-                    state.refused += 1;
-                    let text = format!("not counted: {why}\n");
-                    return AdminPage::text(StatusCode::UNPROCESSABLE_ENTITY, text);
-                }
+            if let Err(why) = ledger.record(&report, now) {
+                state.refused += 1;
+                let text = format!("not counted: {why}\n");
+                return AdminPage::text(StatusCode::UNPROCESSABLE_ENTITY, text);
             }
             state.accepted += 1;
             // On a joined machine a proxy is on the host network, where addresses tell nothing.
@@ -328,27 +329,47 @@ impl SharedLedger {
             let reply = TrafficReply { pod_zones: is_newer.then(|| state.zones.clone()) };
             let body = serde_json::to_value(reply).unwrap_or_default();
             AdminPage::json(StatusCode::OK, &body)
-        });
-        self.publish_unbound();
-        page
+        })
+    }
+
+    /// A report of a proxy about ports that it could not bind: it has a say about the gateways of its namespace.
+    fn receive_ports(&self, post: &AdminPost, amend: impl Fn(&mut PortReport)) -> AdminPage {
+        self.record_ports(post, |report, user| {
+            amend(report);
+            user.map_or(Ok(()), |user| check_reporter(&report.reporter, user))?;
+            let name = report.reporter.strip_prefix("proxy/").and_then(|name| name.split_once('/'));
+            let namespace = name.map(|(namespace, _)| namespace.to_owned());
+            report.unbound_ports.retain(|port| Some(&port.namespace) == namespace.as_ref());
+            report.unbound_ports.truncate(MAX_UNBOUND);
+            Ok(())
+        })
     }
 
     /// A report of `mesh control`. The right to send one is that of a control plane: it has a say about every gateway, and
     /// vouches for its Envoys.
     fn receive_envoys(&self, post: &AdminPost) -> AdminPage {
+        self.record_ports(post, |report, user| check_control_plane(&report.reporter, user))
+    }
+
+    /// `scope` refuses a report, or reduces it to what its reporter has a say about.
+    fn record_ports(
+        &self,
+        post: &AdminPost,
+        scope: impl Fn(&mut PortReport, Option<&ReviewedUser>) -> Result<(), String>,
+    ) -> AdminPage {
         let refuse = |status, text: String| {
             self.with(|state, _| state.refused += 1);
             AdminPage::text(status, text)
         };
-        let report: EnvoyPortReport = match serde_json::from_slice(&post.body) {
+        let mut report: PortReport = match serde_json::from_slice(&post.body) {
             Ok(report) => report,
             Err(error) => return refuse(StatusCode::BAD_REQUEST, format!("malformed report: {error}\n")),
         };
-        if let Err(why) = check_control_plane(&report.reporter, post.user.as_ref()) {
+        if let Err(why) = scope(&mut report, post.user.as_ref()) {
             return refuse(StatusCode::FORBIDDEN, format!("forbidden: {why}\n"));
         }
         // The bounds are those of the reporter, whatever it sent.
-        let report = EnvoyPortReport::new(&report.reporter, report.unbound_ports);
+        let report = PortReport::new(&report.reporter, report.unbound_ports);
         let page = self.with(|state, now| {
             if state.ledger.is_none() {
                 return not_leading();
@@ -387,14 +408,6 @@ impl LedgerState {
         sums.reporters = sums.reporters.saturating_sub(before - sums.silent.len());
         Some(sums)
     }
-}
-
-/// A proxy has a say about the gateways of its namespace.
-fn reported_ports(report: &TrafficReport) -> Vec<UnboundPort> {
-    let name = report.reporter.strip_prefix("proxy/").and_then(|name| name.split_once('/'));
-    let Some((namespace, _)) = name else { return Vec::new() };
-    let own = report.unbound_ports.iter().filter(|port| port.namespace == namespace);
-    own.take(MAX_UNBOUND).cloned().map(UnboundPort::truncated).collect()
 }
 
 /// `mesh control` reports for its pod; without a token, over a socket of this machine, under any such name.

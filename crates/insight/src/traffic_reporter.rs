@@ -12,9 +12,7 @@ use cluster::failure;
 use cluster::ledger_client::{LedgerClient, NoLeader};
 use futures_util::future::BoxFuture;
 use model::random::Random;
-use plan::gateway_api::UnboundPort;
 use plan::work_queue::MonotonicTime;
-use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 /// Interval between looks at the sums.
@@ -60,8 +58,6 @@ pub struct TrafficReporter {
     /// `node/NAME` or `proxy/NAMESPACE/POD`.
     pub reporter: String,
     pub source: Box<dyn ReportedTraffic>,
-    /// The ports of a gateway that could not be bound; a change is reported at once.
-    pub unbound_ports: Option<watch::Receiver<Vec<UnboundPort>>>,
     pub clock: Clock,
     pub random: Random,
 }
@@ -73,16 +69,12 @@ impl TrafficReporter {
         let id = format!("{:016x}", self.random.next_u64());
         let mut schedule = ReportSchedule::default();
         let (mut sequence, mut is_failing, mut is_first) = (0, false, true);
-        let mut has_changed = false;
         loop {
             let (rows, gaps) = self.source.read();
             let sums = ReportedSums::new(&rows);
             let counted = self.clock.since(start);
             let mut pause = POLL;
-            if has_changed || schedule.is_due(sums, MonotonicTime(counted)) {
-                let unbound = self.unbound_ports.as_mut();
-                let unbound_ports =
-                    unbound.map(|ports| ports.borrow_and_update().clone()).unwrap_or_default();
+            if schedule.is_due(sums, MonotonicTime(counted)) {
                 sequence += 1;
                 let report = TrafficReport {
                     reporter: self.reporter.clone(),
@@ -93,7 +85,6 @@ impl TrafficReporter {
                     gaps,
                     pod_zones_version: self.source.pod_zones_version(),
                     addresses: self.source.addresses(),
-                    unbound_ports,
                 };
                 let sent = self.channel.send(&report).await;
                 self.source.reported(sent.is_ok());
@@ -122,17 +113,7 @@ impl TrafficReporter {
                     }
                 }
             }
-            has_changed = tokio::time::timeout(pause, self.bindings_changed()).await.is_ok();
+            tokio::time::sleep(pause).await;
         }
-    }
-
-    /// Completes when other ports than reported could not be bound.
-    async fn bindings_changed(&mut self) {
-        if let Some(ports) = &mut self.unbound_ports
-            && ports.changed().await.is_ok()
-        {
-            return;
-        }
-        std::future::pending().await
     }
 }

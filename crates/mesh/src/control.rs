@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clock::Clock;
-use model::route::EdgeSettings;
+use model::route::{EdgeSettings, RetryLimits};
 use model::{Labels, Name, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot};
 use tokio::sync::watch;
 use tracing::info;
@@ -43,8 +43,9 @@ const MAX_LOGGED: usize = 10_000;
 
 /// What the operator allows and requires, for all Envoys.
 pub struct EnvoySettings {
-    pub allowlist: DirectResponseAllowlist,
-    pub edge: EdgeSettings,
+    pub allowlist: Arc<DirectResponseAllowlist>,
+    pub edge: Arc<EdgeSettings>,
+    pub retries: RetryLimits,
 }
 
 /// Runs until `stop` completes.
@@ -60,8 +61,7 @@ pub async fn run(
         cache,
         clock,
         subscriptions: subscriptions.clone(),
-        allowlist: Arc::new(settings.allowlist),
-        edge: Arc::new(settings.edge),
+        settings,
         served: BTreeMap::new(),
         logged: BTreeSet::new(),
     };
@@ -89,8 +89,7 @@ struct ControlLoop {
     cache: TableCache,
     clock: Clock,
     subscriptions: Arc<Subscriptions>,
-    allowlist: Arc<DirectResponseAllowlist>,
-    edge: Arc<EdgeSettings>,
+    settings: EnvoySettings,
     served: BTreeMap<EnvoyIdentity, ServedIdentity>,
     logged: BTreeSet<Notice>,
 }
@@ -144,7 +143,7 @@ impl ControlLoop {
             served.notices = notices;
             if moved || updated.contains(&served.identity) {
                 let Some(tables) = self.cache.tables(&served.identity) else { continue };
-                served.publish(input(tables, listeners, &self.allowlist, &self.edge));
+                served.publish(input(tables, listeners, &self.settings));
             }
         }
     }
@@ -277,19 +276,15 @@ fn unresolved_outbound(identity: &EnvoyIdentity, at: &SocketAddr, to: &str, why:
     Notice::new(ObjectRef::new("Envoy", &identity.namespace, &identity.title()), "OutboundNotFound", message)
 }
 
-fn input(
-    tables: MeshTables,
-    listeners: EnvoyListeners,
-    allowlist: &Arc<DirectResponseAllowlist>,
-    edge: &Arc<EdgeSettings>,
-) -> RenderInput {
+fn input(tables: MeshTables, listeners: EnvoyListeners, settings: &EnvoySettings) -> RenderInput {
     RenderInput {
         certificates: Arc::new(tables.certificates),
         authorities: Arc::new(tables.authorities),
         routes: tables.routes,
         tiers: std::iter::once(tables.backends).chain(tables.fallbacks).collect(),
         listeners,
-        allowlist: allowlist.clone(),
-        edge: edge.clone(),
+        allowlist: settings.allowlist.clone(),
+        edge: settings.edge.clone(),
+        retries: settings.retries,
     }
 }

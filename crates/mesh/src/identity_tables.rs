@@ -15,7 +15,7 @@ use plan::FeatureGates;
 use plan::backends::{fallbacks, locality_rule};
 use plan::routes::{
     GatewayRoutes, LoadBalancingByService, MeshClient, OutboundRoutes, PolicyConsumer, all_load_balancing,
-    idle_localities,
+    idle_fields,
 };
 
 use super::affected::Affected;
@@ -86,8 +86,8 @@ pub(super) struct IdentityTables {
     gateway: Option<GatewayRoutes>,
     load_balancing: LoadBalancingByService,
     load_balancing_notices: Vec<Notice>,
-    /// About zones of policies that have no effect, by Service.
-    idle_localities: BTreeMap<ServiceKey, Notice>,
+    /// About zones and slow starts of policies that have no effect, by Service.
+    idle_fields: BTreeMap<ServiceKey, Vec<Notice>>,
     /// About a gateway that does not exist, or about the routes of one of the Gateway API.
     gateway_notices: Vec<Notice>,
     /// Reference counts of backends: outbounds, or one for a gateway.
@@ -109,7 +109,7 @@ impl IdentityTables {
             gateway: None,
             load_balancing: BTreeMap::new(),
             load_balancing_notices: Vec::new(),
-            idle_localities: BTreeMap::new(),
+            idle_fields: BTreeMap::new(),
             gateway_notices: Vec::new(),
             uses: BTreeMap::new(),
             certificates: BTreeSet::new(),
@@ -127,7 +127,7 @@ impl IdentityTables {
         notices.extend(self.gateway.iter().flat_map(GatewayRoutes::notices));
         notices.extend(self.gateway_notices.iter().cloned());
         notices.extend(self.load_balancing_notices.iter().cloned());
-        notices.extend(self.idle_localities.values().cloned());
+        notices.extend(self.idle_fields.values().flatten().cloned());
         notices
     }
 
@@ -166,11 +166,11 @@ impl IdentityTables {
         let mut services: BTreeSet<ServiceKey> = BTreeSet::new();
         if everything || changed.routes || context.affected.may_change_load_balancing() {
             changed.routes |= self.set_load_balancing(context.snapshot, &mut stale);
-            services.extend(self.load_balancing.keys().chain(self.idle_localities.keys()).cloned());
+            services.extend(self.load_balancing.keys().chain(self.idle_fields.keys()).cloned());
         }
         self.add_stale(context, &mut stale);
         services.extend(stale.iter().map(|id| id.service.clone()));
-        self.check_localities(context.snapshot, services);
+        self.check_idle_fields(context.snapshot, services);
         changed.backends |= self.sync_backends(stale, context);
         changed
     }
@@ -208,13 +208,14 @@ impl IdentityTables {
         is_changed
     }
 
-    /// Whether the zones of policies have an effect on these Services.
-    fn check_localities(&mut self, snapshot: &Snapshot, services: BTreeSet<ServiceKey>) {
+    /// Whether the zones and the slow start of policies have an effect on these Services.
+    fn check_idle_fields(&mut self, snapshot: &Snapshot, services: BTreeSet<ServiceKey>) {
         for service in services {
             let policy = self.load_balancing.get(&service);
-            match policy.and_then(|found| idle_localities(snapshot, &service, found)) {
-                Some(notice) => self.idle_localities.insert(service, notice),
-                None => self.idle_localities.remove(&service),
+            let notices = policy.map(|found| idle_fields(snapshot, &service, found)).unwrap_or_default();
+            match notices.is_empty() {
+                true => self.idle_fields.remove(&service),
+                false => self.idle_fields.insert(service, notices),
             };
         }
     }

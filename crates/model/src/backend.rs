@@ -36,6 +36,8 @@ pub struct Backend {
     pub endpoints: Box<[BackendEndpoint]>,
     /// How they were selected, e.g. `same-zone`, `localities`; empty if there are none.
     pub mode: &'static str,
+    /// Whether the weights contain the slow start of new endpoints: a proxy adds none of its own then.
+    pub is_warmed: bool,
 }
 
 /// The version of a PROXY protocol header.

@@ -24,6 +24,7 @@ mod pattern;
 mod policy;
 mod redirect;
 mod request;
+mod retry;
 mod route_filter;
 mod rule;
 mod rule_json;
@@ -59,11 +60,12 @@ pub use policy::{
 };
 pub use redirect::{Arrival, RequestRedirect, Scheme};
 pub use request::{HeaderLines, HeaderList, RequestView, UnmetCondition};
+pub use retry::{RetryLimits, RouteRetry};
 pub use route_filter::{ExtensionEffect, MeshRouteFilter};
 pub use rule::{
     BackendObject, BackendRef, ExtensionFilter, HeaderMatch, HeaderModifier, MatchConditions, PathMatch,
     Percentage, QueryMatch, RedirectFilter, RequestTimeouts, RewriteFilter, RouteFilter, RouteMatch,
-    RouteRetry, RouteRule, RuleOverrides, ValueTest,
+    RouteRule, RuleOverrides, ValueTest,
 };
 pub use rule_json::{backend_value, match_value, retry_value, rule_value, timeouts_value};
 pub use table::{

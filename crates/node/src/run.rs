@@ -179,7 +179,6 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
             channel: Box::new(LedgerClient::new(options.client.clone(), options.connection.clone(), lease)),
             reporter: format!("node/{}", options.node),
             source: Box::new(NodeTrafficSource { sums: published, zones, shared: shared.clone() }),
-            unbound_ports: None,
             clock: options.clock.clone(),
             random: Random::seeded(clock::os_seed()),
         };

@@ -16,6 +16,7 @@ use model::{
     TrafficPolicy, annotation,
 };
 
+use crate::capacity::has_slow_start;
 use crate::feature_gates::FeatureGates;
 use crate::routes::{HOSTNAME, REGION, ZONE};
 use crate::select::{NodeView, PrioritizedEndpoint, select_by_localities, select_for_proxy};
@@ -166,6 +167,7 @@ impl<'s> BackendPort<'s> {
             protocol: AppProtocol::of(self.port.app_protocol.as_deref(), &self.port.name),
             proxy_protocol: proxy_protocol(self.service),
             mode,
+            is_warmed: has_slow_start(slices),
             endpoints: endpoints(selected, slices, consumer),
         }
     }

@@ -41,6 +41,13 @@ pub fn format_thousandths(value: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// Whether the shares of a Service's endpoints contain their slow start. Proxies, which see when an endpoint is new to them,
+/// ramp it up for all other Services, and only for those.
+pub fn has_slow_start(slices: &[Slice]) -> bool {
+    let mut texts = slices.iter().filter_map(|slice| slice.content.annotation(annotation::WARMING));
+    texts.any(|text| Warming::parse(text).is_some())
+}
+
 /// The result of [`advance`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShareChanges {

@@ -30,7 +30,7 @@ mod tests;
 
 pub use addresses::{AssignedAddresses, GATEWAY_NAME_LABEL, MachineAddresses, machine_addresses};
 pub use attached_routes::AttachedRoutes;
-pub use bound_ports::{EnvoyPortReport, UnboundPort, UnboundPorts};
+pub use bound_ports::{PortReport, UnboundPort, UnboundPorts};
 pub use dependents::{ChangedObject, StatusKey, dependent_statuses};
 pub use features::{BUNDLE_VERSION, SUPPORTED_FEATURES};
 pub(crate) use mesh_routes::deciding_routes;

@@ -31,7 +31,7 @@ use model::{Notice, Service, ServicePort, Snapshot};
 pub use duplicate_matches::{never_matching, never_matching_within};
 pub use gateway::{GatewayRoutes, gateway};
 pub use load_balancing::{
-    LoadBalancingByService, PolicyConsumer, all_load_balancing, idle_localities, load_balancing,
+    LoadBalancingByService, PolicyConsumer, all_load_balancing, idle_fields, load_balancing,
     set_load_balancing,
 };
 pub use merge::{RuleSource, merge};

@@ -66,6 +66,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         proxy_protocol: None,
         endpoints: [endpoint].into(),
         mode: "all",
+        is_warmed: false,
     }));
     let access_log = rest.get(2).map(|path| AccessLog::to(std::fs::File::create(path)?)).transpose()?;
     let tables = ProxyTables {

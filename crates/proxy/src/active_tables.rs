@@ -82,8 +82,7 @@ impl ActiveTables {
                 for group in &routes.groups {
                     self.groups.entry(pointer(group)).or_insert_with(|| {
                         let known = before.groups.get(&pointer(group)).cloned();
-                        let sources = &settings.direct_response_sources;
-                        known.unwrap_or_else(|| Arc::new(RuleGroup::new(group, registry, sources)))
+                        known.unwrap_or_else(|| Arc::new(RuleGroup::new(group, registry, settings)))
                     });
                 }
             }

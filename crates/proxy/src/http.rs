@@ -1,5 +1,6 @@
 //! One HTTP request: routing, forwarding, retries, and the bodies of both directions.
 
+mod attempt;
 pub(crate) mod body;
 pub(crate) mod body_chunk;
 mod forward;
@@ -8,9 +9,9 @@ pub(crate) mod http2_limits;
 mod local_reply;
 mod mirror;
 pub(crate) mod outbound_limits;
+mod request_template;
 mod response_changes;
 mod retry;
-mod retry_policy;
 pub(crate) mod route_rule;
 pub(crate) mod router;
 mod upgrade;

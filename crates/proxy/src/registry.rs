@@ -13,7 +13,7 @@ use model::random::GOLDEN_STEP;
 use model::route::{BackendId, HttpRule, RouteTable};
 
 use crate::http::route_rule::CompiledRule;
-use crate::settings::{DirectResponseSources, ProxyOptions};
+use crate::settings::ProxyOptions;
 use crate::stats::RouteStats;
 use crate::upstream::backend::{UpstreamBackend, endpoint_protocol};
 use crate::upstream::endpoint::{EndpointProtocol, ProxyTime, UpstreamEndpoint};
@@ -81,15 +81,11 @@ impl Registry {
     }
 
     /// Compiles a rule, unless the tables before had the same one.
-    pub(crate) fn rule(
-        &mut self,
-        source: &Arc<HttpRule>,
-        sources: &DirectResponseSources,
-    ) -> Arc<CompiledRule> {
+    pub(crate) fn rule(&mut self, source: &Arc<HttpRule>, options: &ProxyOptions) -> Arc<CompiledRule> {
         if let Some((_, known)) = self.rules.get(&pointer(source)) {
             return known.clone();
         }
-        let rule = Arc::new(CompiledRule::new(source, self, sources));
+        let rule = Arc::new(CompiledRule::new(source, self, options));
         self.rules.insert(pointer(source), (source.clone(), rule.clone()));
         rule
     }

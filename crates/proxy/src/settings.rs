@@ -9,7 +9,7 @@ use std::time::Duration;
 use clock::Clock;
 pub use model::backend::CircuitBreakerLimits;
 use model::random::Random;
-use model::route::EdgeSettings;
+use model::route::{EdgeSettings, RetryLimits};
 
 use crate::access_log::AccessLog;
 use crate::spans::exporter::SpanExporter;
@@ -73,8 +73,8 @@ pub struct ProxyLimits {
     pub buffer: usize,
     /// Idle connections kept to one endpoint.
     pub idle_per_endpoint: usize,
-    /// Retries after a failed connection attempt.
-    pub retries: u32,
+    /// Retries of a request, and of a TCP connection.
+    pub retries: RetryLimits,
     /// Mirrored requests in flight; more are dropped.
     pub mirrors: usize,
 }
@@ -92,7 +92,7 @@ impl Default for ProxyLimits {
             min_transfer_rate: 240,
             buffer: 64 << 10,
             idle_per_endpoint: 128,
-            retries: 2,
+            retries: RetryLimits::DEFAULT,
             mirrors: 1024,
         }
     }

@@ -119,7 +119,7 @@ async fn connect_to_endpoint(
     let mut retrying = None;
     let mut avoid: Vec<Arc<UpstreamEndpoint>> = Vec::new();
     let mut last = io::Error::other("backend has no endpoint");
-    for attempt in 0..=settings.limits.retries {
+    for attempt in 0..=settings.limits.retries.of(None) {
         let (balancer, now) = (backend.load_balancer(), proxy.now());
         let key = balancer.key_of_connection(from.client.ip());
         let Some(chosen) = balancer.pick(&proxy.random, now, key, &avoid) else {

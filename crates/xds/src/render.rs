@@ -33,7 +33,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{Secret, Tls
 use model::backend::{Backend, BackendTable};
 use model::route::{
     AppProtocol, Arrival, BackendId, EdgeSettings, GatewayPort, Hostname, LoadBalancing, Outbound,
-    RouteTable, Routing, WeightedBackends,
+    RetryLimits, RouteTable, Routing, WeightedBackends,
 };
 use model::{Name, Notice, ObjectKey, ObjectRef, Protocol, ServiceKey};
 use prost::Message;
@@ -54,6 +54,7 @@ pub struct RenderInput {
     pub listeners: EnvoyListeners,
     pub allowlist: Arc<DirectResponseAllowlist>,
     pub edge: Arc<EdgeSettings>,
+    pub retries: RetryLimits,
 }
 
 /// The addresses that an Envoy listens on.
@@ -113,6 +114,7 @@ struct RouteContext<'a> {
     /// The object of Notices that no policy caused.
     object: ObjectRef,
     routes: &'a RouteTable,
+    retries: RetryLimits,
     /// The policy for the destination; `None` at a gateway, too.
     destination: Option<&'a LoadBalancing>,
 }
@@ -122,6 +124,7 @@ pub fn render(input: RenderInput, earlier: Option<&Rendered>) -> Rendered {
         earlier.input.listeners == input.listeners
             && earlier.input.allowlist == input.allowlist
             && earlier.input.edge == input.edge
+            && earlier.input.retries == input.retries
     });
     let mut renderer = Renderer {
         input: &input,
@@ -241,6 +244,7 @@ impl Renderer<'_> {
                 allowlist: &input.allowlist,
                 object,
                 routes: &input.routes,
+                retries: input.retries,
                 destination: policy,
             };
             let hosts = [HostSpec { name: Hostname::Any, action: HostAction::Routes(routes) }];
@@ -250,6 +254,7 @@ impl Renderer<'_> {
             settings: &input.edge,
             is_gateway: false,
             routes: &input.routes,
+            retries: input.retries,
             destination: policy,
         };
         for (at, binding) in listeners {
@@ -276,6 +281,7 @@ impl Renderer<'_> {
                 settings: &input.edge,
                 is_gateway: false,
                 routes: &input.routes,
+                retries: input.retries,
                 destination: None,
             };
             self.put(ResourceType::Listener, &name, true, || {
@@ -298,6 +304,7 @@ impl Renderer<'_> {
             allowlist: &input.allowlist,
             object,
             routes: &input.routes,
+            retries: input.retries,
             destination: None,
         };
         let name = format!("{gateway}:{}", port.number);
@@ -314,6 +321,7 @@ impl Renderer<'_> {
             settings: &input.edge,
             is_gateway: true,
             routes: &input.routes,
+            retries: input.retries,
             destination: None,
         };
         self.put(ResourceType::Listener, &name, false, || {
@@ -471,7 +479,9 @@ impl Renderer<'_> {
             let had_tls = self.earlier.is_some_and(|e| e.input.routes.backend_tls(&backend.id).is_some());
             // Certificates may change while the backend is unchanged, so clusters with TLS are rendered again.
             let same_cluster = before.is_some_and(|before| {
-                before.protocol == backend.protocol && before.proxy_protocol == backend.proxy_protocol
+                before.protocol == backend.protocol
+                    && before.proxy_protocol == backend.proxy_protocol
+                    && before.is_warmed == backend.is_warmed
             }) && tls.is_none()
                 && !had_tls
                 && !self.rebalanced.contains(&backend.id.service);
@@ -480,7 +490,7 @@ impl Renderer<'_> {
             let tiers: Vec<&Backend> = tiers.iter().map(|tier| &***tier).collect();
             let mut put = |name: &str, protocol: AppProtocol| {
                 self.put(ResourceType::Cluster, name, same_cluster, || {
-                    cluster::render(name, protocol, backend.proxy_protocol, tls.as_ref(), policy)
+                    cluster::render(name, protocol, backend, tls.as_ref(), policy)
                 });
                 self.put(ResourceType::Endpoints, name, same_endpoints, || endpoints::render(name, &tiers));
             };

@@ -10,4 +10,5 @@ pub mod commands;
 pub mod edge;
 pub mod health_checks;
 pub mod otlp;
+pub mod retries;
 pub mod routes;

@@ -419,12 +419,12 @@ fn joined_gateways() -> Vec<Value> {
     ]
 }
 
-/// What an L7 proxy of a joined machine needs beside [`proxy`]: to report its traffic.
+/// What an L7 proxy of a joined machine needs beside [`proxy`]: to report its traffic, and its ports that could not be bound.
 fn joined_proxy() -> Vec<Value> {
     vec![
         json!({"verbs": ["get"], "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
             "resourceNames": ["zoneward-controller"]}),
-        urls(&["post"], &["/ledger"]),
+        urls(&["post"], &["/ledger", "/ledger/ports"]),
     ]
 }
 

@@ -190,36 +190,58 @@ fn ports_that_a_proxy_could_not_bind_are_published_until_it_is_bound_or_silent()
         node: "n1".to_owned(),
         error: "x".repeat(1_000),
     };
-    let send = |reporter: &str, sequence: u64, unbound_ports: Vec<UnboundPort>| {
-        let report = TrafficReport { unbound_ports, ..report(reporter, sequence, 1) };
-        assert_eq!(ledger.receive(&post(None, &report)).status, StatusCode::OK);
+    let send = |reporter: &str, unbound_ports: Vec<UnboundPort>| {
+        let report = PortReport { reporter: reporter.to_owned(), unbound_ports };
+        let body = Bytes::from(serde_json::to_vec(&report).unwrap());
+        let post = AdminPost { user: None, peer: None, body };
+        assert_eq!(ledger.receive_ports(&post, |_| {}).status, StatusCode::OK);
     };
     let known = || -> Vec<String> {
         let all = ports.borrow().clone().into_values().flatten().collect::<Vec<_>>();
         assert!(all.iter().all(|own| own.error.len() == 200));
         all.iter().map(|own| format!("{}:{}", own.key(), own.address.port())).collect()
     };
-    send("proxy/shop/p1", 2, vec![port("shop", 80), port("bank", 80)]);
+    send("proxy/shop/p1", vec![port("shop", 80), port("bank", 80)]);
     assert_eq!(known(), ["shop/edge:80"], "of its own namespace alone");
-    send("node/n1", 1, vec![port("shop", 81)]);
+    send("node/n1", vec![port("shop", 81)]);
     assert_eq!(known(), ["shop/edge:80"], "nodes have no gateways");
-    send("proxy/shop/p2", 1, vec![port("shop", 80), port("shop", 443)]);
+    send("proxy/shop/p2", vec![port("shop", 80), port("shop", 443)]);
     assert_eq!(known(), ["shop/edge:80", "shop/edge:443"]);
-    send("proxy/shop/p1", 1, vec![]);
-    send("proxy/shop/p2", 2, vec![]);
-    assert_eq!(known(), ["shop/edge:80"], "a late report changes nothing");
+    send("proxy/shop/p2", vec![]);
+    assert_eq!(known(), ["shop/edge:80"], "another one still says so");
     time.advance(Duration::from_secs(80));
     ledger.read_nodes(&Snapshot::default());
     assert_eq!(known(), ["shop/edge:80"]);
     time.advance(Duration::from_secs(20));
     ledger.read_nodes(&Snapshot::default());
     assert_eq!(known(), Vec::<String>::new(), "silent");
-    send("proxy/shop/p2", 3, vec![port("shop", 80)]);
+    send("proxy/shop/p2", vec![port("shop", 80)]);
     ledger.close_reporter("proxy/shop/p2");
     assert_eq!(known(), Vec::<String>::new(), "its proxy has ended");
-    send("proxy/shop/p2", 4, vec![port("shop", 80)]);
+    send("proxy/shop/p2", vec![port("shop", 80)]);
     ledger.set_leading(false);
     assert_eq!(known(), Vec::<String>::new(), "another controller leads");
+}
+
+#[test]
+fn a_report_of_traffic_says_nothing_about_ports_and_one_of_ports_nothing_about_traffic() {
+    let (ledger, _) = ledger(&[]);
+    let port = json!({"namespace": "shop", "gateway": "edge", "isUdp": false, "address": "10.0.0.1:80",
+        "node": "n1", "error": "Address already in use"});
+    // As an earlier version sends them.
+    let mut traffic = serde_json::to_value(report("proxy/shop/p1", 1, 1)).unwrap();
+    traffic["unboundPorts"] = json!([port]);
+    let send = |body: &Value| AdminPost { user: None, peer: None, body: body.to_string().into() };
+    assert_eq!(ledger.receive(&send(&traffic)).status, StatusCode::OK);
+    assert!(ledger.unbound_ports().borrow().is_empty());
+    let before = ledger.read(DEFAULT_WINDOW).unwrap().sums.reporters;
+    let ports = json!({"reporter": "proxy/shop/p2", "unboundPorts": [port]});
+    assert_eq!(ledger.receive_ports(&send(&ports), |_| {}).status, StatusCode::OK);
+    assert_eq!(ledger.unbound_ports().borrow().len(), 1);
+    assert_eq!(ledger.read(DEFAULT_WINDOW).unwrap().sums.reporters, before);
+    let stranger =
+        AdminPost { user: Some(user("system:serviceaccount:bank:edge", None, Some("p2"))), ..send(&ports) };
+    assert_eq!(ledger.receive_ports(&stranger, |_| {}).status, StatusCode::FORBIDDEN);
 }
 
 #[test]
@@ -237,7 +259,7 @@ fn mesh_control_reports_ports_of_its_envoys_for_its_own_pod() {
         error: "Address already in use".to_owned(),
     };
     let send = |user: Option<ReviewedUser>, reporter: &str, ports: Vec<UnboundPort>| {
-        let report = EnvoyPortReport { reporter: reporter.to_owned(), unbound_ports: ports };
+        let report = PortReport { reporter: reporter.to_owned(), unbound_ports: ports };
         let body = Bytes::from(serde_json::to_vec(&report).unwrap());
         ledger.receive_envoys(&AdminPost { user, peer: None, body }).status
     };

@@ -7,7 +7,8 @@ use crate::route::cors::CorsFilter;
 use crate::route::header_changes::HeaderChanges;
 use crate::route::path;
 use crate::route::redirect::RequestRedirect;
-use crate::route::rule::{PathMatch, Percentage, RequestTimeouts, RouteRetry};
+use crate::route::retry::RouteRetry;
+use crate::route::rule::{PathMatch, Percentage, RequestTimeouts};
 use crate::route::table::BackendId;
 
 /// What a proxy does with a request.

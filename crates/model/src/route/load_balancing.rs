@@ -14,7 +14,8 @@ use crate::gateway_api::ObjectIdentity;
 use crate::name::{Name, ServiceKey};
 use crate::notice::ObjectRef;
 use crate::route::policy::PolicyTarget;
-use crate::route::rule::{Percentage, RequestTimeouts, RouteRetry};
+use crate::route::retry::RouteRetry;
+use crate::route::rule::{Percentage, RequestTimeouts};
 use crate::route::rule_json::{percentage_value, retry_value};
 
 /// A MeshLoadBalancing: the settings of some clients for some Services.

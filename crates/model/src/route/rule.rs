@@ -9,6 +9,7 @@ use crate::route::action::{DirectResponseBody, PathChange};
 use crate::route::cors::CorsFilter;
 use crate::route::pattern::Pattern;
 use crate::route::redirect::Scheme;
+use crate::route::retry::RouteRetry;
 
 /// One rule: its matches, filters and backends.
 ///
@@ -41,17 +42,6 @@ pub struct RequestTimeouts {
     pub request: Option<Duration>,
     /// One request to a backend.
     pub backend_request: Option<Duration>,
-}
-
-/// The retries of a rule. Connection errors and timeouts of a backend request are retried, too.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RouteRetry {
-    /// The statuses of backends that are retried.
-    pub codes: Box<[u16]>,
-    /// Retries after the first request; `None`: the proxy's default.
-    pub attempts: Option<u32>,
-    /// The minimum wait before a retry.
-    pub backoff: Option<Duration>,
 }
 
 /// One match of a rule: a request has to meet all of it.

@@ -10,9 +10,10 @@ use crate::label::Labels;
 use crate::name::Name;
 use crate::route::action::{DirectResponseBody, PathChange};
 use crate::route::cors::CorsFilter;
+use crate::route::retry::RouteRetry;
 use crate::route::rule::{
     BackendRef, ExtensionFilter, HeaderModifier, PathMatch, Percentage, RedirectFilter, RequestTimeouts,
-    RewriteFilter, RouteFilter, RouteMatch, RouteRetry, RouteRule, ValueTest,
+    RewriteFilter, RouteFilter, RouteMatch, RouteRule, ValueTest,
 };
 
 /// A rule: `matches`, and `filters` and `backendRefs` where some policy has them.

@@ -33,11 +33,11 @@ pub struct UnboundPort {
 /// By gateway.
 pub type UnboundPorts = BTreeMap<ObjectKey, BTreeSet<UnboundPort>>;
 
-/// What `mesh control` reports: all ports that its Envoys could not bind.
+/// What an embedded proxy reports of itself, and `mesh control` of its Envoys: all ports that could not be bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct EnvoyPortReport {
-    /// `control/NAMESPACE/POD`.
+pub struct PortReport {
+    /// `proxy/NAMESPACE/POD` or `control/NAMESPACE/POD`.
     pub reporter: String,
     pub unbound_ports: Vec<UnboundPort>,
 }
@@ -76,7 +76,7 @@ impl UnboundPort {
     }
 }
 
-impl EnvoyPortReport {
+impl PortReport {
     /// A report of bounded size: sorted, with a few Envoys of each port.
     pub fn new(reporter: &str, ports: impl IntoIterator<Item = UnboundPort>) -> Self {
         let mut count_by_port: BTreeMap<(ObjectKey, u16), usize> = BTreeMap::new();
@@ -178,7 +178,7 @@ mod tests {
         let many = (0..100).map(|i| port(&format!("edge-{i:03}"), "10.0.0.1:8080"));
         let long = port(&"x".repeat(300), "10.0.0.1:8080");
         let other = UnboundPort { listener_port: None, ..long.clone() };
-        let report = EnvoyPortReport::new("control/a/b", many.chain([long, other]));
+        let report = PortReport::new("control/a/b", many.chain([long, other]));
         assert_eq!(report.unbound_ports.len(), 8 + 1, "{report:?}");
         assert!(report.unbound_ports.iter().all(|own| own.envoy.len() <= 200));
         // An earlier version says neither Envoy nor listener.

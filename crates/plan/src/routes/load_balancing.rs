@@ -14,10 +14,11 @@ use model::route::{
     EffectiveLoadBalancing, FieldOrigin, LoadBalancing, MeshLoadBalancing, PolicyTarget, RouteTable,
     ToLoadBalancing,
 };
-use model::{Name, Notice, ObjectKey, ServiceKey, Snapshot};
+use model::{Name, Notice, ObjectKey, ServiceKey, Snapshot, annotation};
 
 use super::mesh_client::MeshClient;
 use super::policy_attachment::precedence;
+use crate::capacity::has_slow_start;
 use crate::feature_gates::FeatureGates;
 use crate::select::why_localities_are_idle;
 
@@ -85,8 +86,14 @@ pub fn load_balancing(
     Some((EffectiveLoadBalancing { settings, origins: origins.into() }, notices))
 }
 
-/// A Notice if a policy's zones have no effect on a Service, because the Service keeps traffic in a scope.
-pub fn idle_localities(
+/// Notices about fields that have no effect on a Service, because of the Service.
+pub fn idle_fields(snapshot: &Snapshot, service: &ServiceKey, found: &EffectiveLoadBalancing) -> Vec<Notice> {
+    let all = [idle_localities(snapshot, service, found), idle_slow_start(snapshot, service, found)];
+    all.into_iter().flatten().collect()
+}
+
+/// The zones, because the Service keeps traffic in a scope.
+fn idle_localities(
     snapshot: &Snapshot,
     service: &ServiceKey,
     found: &EffectiveLoadBalancing,
@@ -99,6 +106,23 @@ pub fn idle_localities(
         origin.place
     );
     Some(Notice::new(origin.policy.clone(), "NoEffect", message))
+}
+
+/// The slow start, because the Service has one.
+fn idle_slow_start(
+    snapshot: &Snapshot,
+    service: &ServiceKey,
+    found: &EffectiveLoadBalancing,
+) -> Option<Notice> {
+    let origin = found.origins.iter().find(|origin| origin.field == "slowStart")?;
+    has_slow_start(snapshot.slices(service)).then(|| {
+        let message = format!(
+            "{}.slowStart: no effect on Service {service}: its endpoints start slowly by the Service's annotation {}, and proxies add no second slow start; remove one of both",
+            origin.place,
+            annotation::SLOW_START
+        );
+        Notice::new(origin.policy.clone(), "NoEffect", message)
+    })
 }
 
 type PolicyEntry<'s> = (&'s MeshLoadBalancing, usize, &'s ToLoadBalancing);
@@ -162,7 +186,7 @@ pub fn set_load_balancing(
     consumer: PolicyConsumer<'_>,
 ) -> Vec<Notice> {
     let (all, mut notices) = all_load_balancing(table, &BTreeMap::new(), snapshot, consumer);
-    notices.extend(all.iter().filter_map(|(service, found)| idle_localities(snapshot, service, found)));
+    notices.extend(all.iter().flat_map(|(service, found)| idle_fields(snapshot, service, found)));
     table.set_load_balancing(all);
     notices
 }
@@ -333,5 +357,36 @@ mod tests {
         let local = notice(json!({"ports": ports, "internalTrafficPolicy": "Local"}), json!({})).unwrap();
         assert!(local.contains("internalTrafficPolicy is Local"), "{local}");
         assert_eq!(notice(json!({"ports": ports}), json!({})), None, "the slices do not require it yet");
+    }
+
+    #[test]
+    fn slow_start_of_a_policy_has_no_effect_beside_that_of_the_service() {
+        let named = json!({"kind": "MeshService", "name": "backend"});
+        let slow = json!({"slowStart": {"window": "30s"}});
+        let slow = policy("shop", "slow", OLD, json!({"kind": "Mesh"}), named, slow);
+        let notices = |annotations: Value| -> Vec<String> {
+            let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+                "metadata": {"namespace": "shop", "name": "backend-1", "annotations": annotations,
+                    "labels": {"kubernetes.io/service-name": "backend"}},
+                "ports": [{"port": 80}], "endpoints": [{"addresses": ["10.0.0.1"]}]});
+            let snapshot = snapshot(&[slow.clone(), slice]);
+            let service = ServiceKey::new(&"shop".into(), &"backend".into());
+            let client = client("shop", "front");
+            let found = load_balancing(&snapshot, PolicyConsumer::Client(&client), &service);
+            let (found, _) = found.expect("the policy");
+            let notices = idle_fields(&snapshot, &service, &found);
+            notices.iter().map(|notice| format!("{} {}", notice.reason, notice.message)).collect()
+        };
+        assert_eq!(notices(json!({})), [""; 0]);
+        let text = &notices(json!({"zoneward.dev/warming": "60s 10.0.0.1=1794923382"}))[0];
+        assert!(
+            text.starts_with("NoEffect spec.to[0].default.slowStart: no effect on Service shop/backend"),
+            "{text}"
+        );
+        assert_eq!(
+            notices(json!({"zoneward.dev/warming": "soon"})),
+            [""; 0],
+            "not readable: nothing starts slowly"
+        );
     }
 }

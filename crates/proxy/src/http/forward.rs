@@ -13,13 +13,13 @@ use http::uri::{self, PathAndQuery, Scheme};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::{Body, Incoming};
 
+use super::attempt::AttemptContext;
 use super::body::{RequestBody, ResponseBody};
 use super::headers::{join_cookies, path_and_query, strip_hop_by_hop};
 use super::local_reply;
 use super::mirror;
 use super::response_changes::{CorsHeaders, ResponseChanges};
-use super::retry::{self, AttemptContext};
-use super::retry_policy;
+use super::retry;
 use super::route_rule::CompiledRule;
 use super::router;
 use super::upgrade::{self, UpgradeRequest};
@@ -83,32 +83,23 @@ pub(super) async fn forward(
         None if extension.is_some_and(|extension| extension.is_grpc) => Purpose::Grpc,
         None => Purpose::Request,
     };
-    let context = AttemptContext {
-        upgrade: upgrade.as_ref(),
-        purpose,
-        from: connection.addresses,
-        progress: progress.as_deref(),
-        response_timeout: proxy.settings.timeouts.response,
-        avoid: &[],
-    };
-    let mut deadline = None;
     let limits = extension.map(|extension| &extension.limits).filter(|limits| limits.any());
     let limits: Option<Cow<'_, RequestLimits>> = match (limits, backend.request_limits()) {
         (Some(own), Some(otherwise)) => Some(Cow::Owned(own.or(&otherwise))),
         (Some(own), None) => Some(Cow::Borrowed(own)),
         (None, otherwise) => otherwise.map(Cow::Owned),
     };
-    let sent = match &limits {
-        None => retry::send(connection, backend, request, &context, &mut request_log).await,
-        // Boxed: other requests have no room for it.
-        Some(limits) => {
-            let limited =
-                retry_policy::send(connection, backend, request, &context, limits, &mut request_log);
-            let (sent, until) = Box::pin(limited).await;
-            deadline = until;
-            sent
-        }
+    let response_timeout = proxy.settings.timeouts.response;
+    let context = AttemptContext {
+        upgrade: upgrade.as_ref(),
+        purpose,
+        from: connection.addresses,
+        progress: progress.as_deref(),
+        // The limits of the rule replace that of the proxy.
+        response_timeout: limits.as_ref().map_or(response_timeout, |own| own.response(response_timeout)),
     };
+    let (sent, deadline) =
+        retry::send(connection, backend, request, &context, limits.as_deref(), &mut request_log).await;
     let (mut response, upstream) = match sent {
         Ok(response) => response,
         Err((status, Some(reason))) => {

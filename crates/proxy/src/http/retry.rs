@@ -1,90 +1,154 @@
-//! Attempts and retries of a request.
+//! The retries of a request: one loop and one budget, for all reasons and endpoints together.
 //!
-//! A request is retried on another endpoint if no connection could be established, or if a reused connection turns out
-//! to be closed before the request was sent. A safe request without a body is also retried if a reused connection
-//! failed afterwards. Statuses are retried only by a rule that says so, see `retry_policy`.
+//! ```text
+//! request timeout: |----------------------------------------------------| the whole exchange, 504
+//!                  | try: not sent | try: status or timeout | backoff | try | ...   each try at most backendRequest
+//! ```
+//!
+//! A request that no endpoint has seen is sent to another one at once: no connection could be established, or a reused one
+//! turned out to be closed. A safe request without a body is also sent again if a reused connection failed afterwards.
+//! Statuses, timeouts and broken connections are retried by a rule or policy with retries only, after its backoff.
+//! The number of retries is `RetryLimits::of`, as for Envoy.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::task::Poll;
-use std::time::Duration;
 
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::{Request, Response, StatusCode};
 use hyper::body::{Body, Incoming};
-use tokio::time::{Instant, Sleep, sleep};
+use model::route::RouteRetry;
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
-use super::body::{BodyError, RequestBody};
-use super::forward::{is_gateway_failure, translate};
-use super::upgrade::{NOT_OFFERED, UpgradeRequest};
+use super::attempt::{self, AttemptContext, FailedAttempt};
+use super::body::RequestBody;
+use super::forward::is_gateway_failure;
+use super::request_template::RequestTemplate;
 use crate::downstream::connection::HttpConnection;
-use crate::proxy_protocol::ConnectionAddresses;
 use crate::request_log::RequestLog;
 use crate::upstream::backend::UpstreamBackend;
-use crate::upstream::connection_pool::{
-    Connector, Http1Reuse, PooledConnection, Purpose, UpstreamSender, overload_reason,
-};
-use crate::upstream::endpoint::UpstreamEndpoint;
+use crate::upstream::backend_settings::RequestLimits;
+use crate::upstream::circuit_breaker::InFlightGuard;
+use crate::upstream::connection_pool::{Connector, PooledConnection, overload_reason};
+use crate::upstream::endpoint::{ProxyTime, UpstreamEndpoint};
 use crate::upstream::outlier_detection::note_failure;
-
-/// The same for all attempts of a request.
-pub(super) struct AttemptContext<'s> {
-    pub(super) upgrade: Option<&'s UpgradeRequest>,
-    pub(super) purpose: Purpose,
-    /// The connection that the request came by.
-    pub(super) from: ConnectionAddresses,
-    /// Frames of the request body sent so far; `None` for an empty one.
-    pub(super) progress: Option<&'s AtomicU64>,
-    /// From the end of the request to the headers of the response.
-    pub(super) response_timeout: Duration,
-    /// Endpoints that failed before.
-    pub(super) avoid: &'s [Arc<UpstreamEndpoint>],
-}
 
 /// The response, or the status of the local reply, with a reason where the status does not say it.
 pub(super) type SentRequest =
     Result<(Response<Incoming>, PooledConnection), (StatusCode, Option<&'static str>)>;
 
-/// Sends a request to an endpoint of a backend, with retries.
+/// Sends a request to an endpoint of a backend, with retries. Also returns until when the body of the response may take.
 pub(super) async fn send(
     connection: &HttpConnection,
     backend: &Arc<UpstreamBackend>,
-    mut request: Request<RequestBody>,
+    request: Request<RequestBody>,
     context: &AttemptContext<'_>,
+    limits: Option<&RequestLimits>,
     request_log: &mut RequestLog,
-) -> SentRequest {
-    let proxy = &*connection.proxy;
-    let settings = &proxy.settings;
-    let connector = Connector { proxy, backend, claimant: Some(&connection.activity), from: &context.from };
-    let mut retrying = None;
-    let mut now = proxy.at(request_log.started);
-    let mut avoid: Vec<Arc<UpstreamEndpoint>> = context.avoid.to_vec();
-    let mut attempts = 0;
-    loop {
+) -> (SentRequest, Option<Instant>) {
+    let deadline = limits.and_then(|limits| limits.timeouts.request).map(|limit| Instant::now() + limit);
+    let retry = limits.and_then(|limits| limits.retry.as_ref());
+    let mut tries = Tries {
+        connection,
+        backend,
+        context,
+        // An upgrade is retried only if no endpoint has seen it.
+        retry: retry.filter(|_| context.upgrade.is_none()),
+        limits,
+        deadline,
+        until: deadline,
+        avoid: Vec::new(),
+        left: connection.proxy.settings.limits.retries.of(retry),
+        permit: None,
+    };
+    let sent = tries.run(request, request_log).await;
+    (sent, tries.until)
+}
+
+struct Tries<'s> {
+    connection: &'s HttpConnection,
+    backend: &'s Arc<UpstreamBackend>,
+    context: &'s AttemptContext<'s>,
+    limits: Option<&'s RequestLimits>,
+    /// How a request is retried that an endpoint may have seen.
+    retry: Option<&'s RouteRetry>,
+    deadline: Option<Instant>,
+    /// The end of the current try.
+    until: Option<Instant>,
+    /// Endpoints that failed before.
+    avoid: Vec<Arc<UpstreamEndpoint>>,
+    /// Retries left.
+    left: u32,
+    /// One of the retries that the circuit breaker allows, from the first one on.
+    permit: Option<InFlightGuard<'s>>,
+}
+
+impl Tries<'_> {
+    async fn run(&mut self, mut request: Request<RequestBody>, request_log: &mut RequestLog) -> SentRequest {
+        let proxy = &self.connection.proxy;
+        let template = match self.retry {
+            // Boxed: other requests have no room for it.
+            Some(_) if self.left > 0 => Box::pin(self.template(&mut request)).await?,
+            _ => None,
+        };
+        let mut now = proxy.at(request_log.started);
+        loop {
+            let (sent, unsent) = match self.send_once(request, now, request_log).await {
+                Ok(responded) => (Ok(responded), None),
+                Err(failed) => (Err((failed.status, failed.reason)), failed.request),
+            };
+            let is_over = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            let template = template.as_ref().filter(|_| self.is_retried(&sent));
+            if is_over || (unsent.is_none() && template.is_none()) || !self.take_retry() {
+                return sent;
+            }
+            request = match (unsent, template) {
+                (Some(unsent), _) => unsent,
+                (None, Some(template)) => {
+                    self.leave(sent);
+                    Box::pin(self.back_off()).await?;
+                    template.request(self.connection)
+                }
+                (None, None) => return sent,
+            };
+            now = proxy.now();
+        }
+    }
+
+    /// One try at one endpoint, within its own limit and that of all.
+    async fn send_once(
+        &mut self,
+        mut request: Request<RequestBody>,
+        now: ProxyTime,
+        request_log: &mut RequestLog,
+    ) -> Result<(Response<Incoming>, PooledConnection), FailedAttempt> {
+        let Self { connection, backend, context, .. } = *self;
+        let proxy = &*connection.proxy;
+        let connector =
+            Connector { proxy, backend, claimant: Some(&connection.activity), from: &context.from };
+        let mut timer = self.start_timer();
         let balancer = backend.load_balancer();
         let client = || request_log.forwarded_for.unwrap_or(context.from.client.ip());
         let key = match balancer.settings.algorithm.hash_on() {
             Some(_) => balancer.key_of_request(request.headers(), client()),
             None => None,
         };
-        let chosen = balancer.pick(&proxy.random, now, key, &avoid);
-        let chosen = chosen.ok_or((StatusCode::SERVICE_UNAVAILABLE, None))?;
+        let Some(chosen) = balancer.pick(&proxy.random, now, key, &self.avoid) else {
+            return Err(FailedAttempt::by_proxy(None));
+        };
         let endpoint = &chosen.endpoint;
         request_log.backend = Some((backend.clone(), chosen.locality));
         request_log.endpoint = Some(endpoint.address);
         let limits = &balancer.settings.circuit_breakers;
         if !request_log.take_slot_of_backend(backend, limits, endpoint.protocol) {
-            return Err((StatusCode::SERVICE_UNAVAILABLE, Some(BACKEND_OVERFLOW)));
+            return Err(FailedAttempt::by_proxy(Some(BACKEND_OVERFLOW)));
         }
         if let Some(trace) = &mut request_log.trace {
             trace.start_attempt(proxy, backend, chosen, &mut request);
         }
         let sent = async {
             match PooledConnection::acquire(endpoint, connector, context.purpose).await {
-                Ok(connection) => attempt(connection, request, context).await,
+                Ok(connection) => attempt::send(connection, request, context).await,
                 Err(error) => match overload_reason(&error) {
-                    Some(reason) => Err(FailedAttempt::by_overload(reason)),
+                    Some(reason) => Err(FailedAttempt::by_proxy(Some(reason))),
                     None => {
                         backend.stats.connect_failures.inc();
                         let failed = FailedAttempt::by_endpoint(StatusCode::SERVICE_UNAVAILABLE);
@@ -96,44 +160,97 @@ pub(super) async fn send(
         let sent = tokio::select! {
             biased;
             sent = sent => sent,
-            () = request_log.evicted() => Err(FailedAttempt::by_overload(EVICTED)),
+            () = request_log.evicted() => Err(FailedAttempt::by_proxy(Some(EVICTED))),
+            () = expired(&mut timer) => Err(FailedAttempt::by_endpoint(StatusCode::GATEWAY_TIMEOUT)),
         };
-        let failed = match sent {
-            Ok((response, connection)) => {
-                if is_gateway_failure(response.status()) {
-                    note_failure(proxy, backend, &balancer, endpoint);
-                } else {
-                    endpoint.outlier.succeeded();
-                }
-                if let Some(trace) = &mut request_log.trace {
-                    trace.attempt_responded(response.status());
-                }
-                return Ok((response, connection));
+        match &sent {
+            Ok((response, _)) if is_gateway_failure(response.status()) => {
+                note_failure(proxy, backend, &balancer, endpoint);
             }
-            Err(failed) => failed,
-        };
+            Ok(_) => endpoint.outlier.succeeded(),
+            Err(failed) if failed.is_endpoint_fault => {
+                note_failure(proxy, backend, &balancer, endpoint);
+                self.avoid.push(endpoint.clone());
+            }
+            Err(_) => {}
+        }
         if let Some(trace) = &mut request_log.trace {
-            trace.attempt_failed(proxy, failed.status, failed.reason);
-        }
-        if failed.is_endpoint_fault {
-            note_failure(proxy, backend, &balancer, endpoint);
-            avoid.push(endpoint.clone());
-        }
-        attempts += 1;
-        request = match failed.request {
-            Some(request) if attempts <= settings.limits.retries => request,
-            _ => return Err((failed.status, failed.reason)),
-        };
-        if retrying.is_none() {
-            let max_retries = balancer.settings.max_retries(backend.breaker.requests.in_use());
-            retrying = backend.breaker.retries.enter(max_retries);
-            if retrying.is_none() {
-                backend.stats.retry_overflow.inc();
-                return Err((failed.status, failed.reason));
+            match &sent {
+                Ok((response, _)) => trace.attempt_responded(response.status()),
+                Err(failed) => trace.attempt_failed(proxy, failed.status, failed.reason),
             }
         }
+        sent
+    }
+
+    /// The timer of a try; `None` without a limit.
+    fn start_timer(&mut self) -> Option<Pin<Box<Sleep>>> {
+        let own = self.limits.and_then(|limits| limits.timeouts.backend_request);
+        let end = own.map(|limit| Instant::now() + limit);
+        self.until = self.deadline.into_iter().chain(end).min();
+        self.until.map(|until| Box::pin(sleep_until(until)))
+    }
+
+    /// Connection errors and timeouts are retried without being listed; an overloaded proxy or backend is not.
+    fn is_retried(&self, sent: &SentRequest) -> bool {
+        match (self.retry, sent) {
+            (None, _) | (_, Err((_, Some(_)))) => false,
+            (Some(retry), Ok((response, _))) => retry.codes.contains(&response.status().as_u16()),
+            (Some(_), Err((status, None))) => status.is_server_error(),
+        }
+    }
+
+    /// Takes one of the retries left, the first one within the circuit breaker.
+    fn take_retry(&mut self) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        let backend = self.backend;
+        if self.permit.is_none() {
+            let settings = &backend.load_balancer().settings;
+            let max_retries = settings.max_retries(backend.breaker.requests.in_use());
+            self.permit = backend.breaker.retries.enter(max_retries);
+            if self.permit.is_none() {
+                backend.stats.retry_overflow.inc();
+                return false;
+            }
+        }
+        self.left -= 1;
         backend.stats.retries.inc();
-        now = proxy.now();
+        true
+    }
+
+    /// Leaves a response that the client does not get.
+    fn leave(&mut self, sent: SentRequest) {
+        if let Ok((response, mut upstream)) = sent {
+            self.avoid.push(upstream.endpoint.clone());
+            if response.body().is_end_stream() {
+                upstream.release();
+            }
+        }
+    }
+
+    /// 504 if there is no time for another try.
+    async fn back_off(&self) -> Result<(), (StatusCode, Option<&'static str>)> {
+        let end = Instant::now() + self.retry.map(RouteRetry::backoff).unwrap_or_default();
+        sleep_until(self.deadline.map_or(end, |deadline| deadline.min(end))).await;
+        match self.deadline {
+            Some(deadline) if deadline <= end => Err(TIMED_OUT),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the request is sent from again; `None` if its body is too long to keep.
+    async fn template(
+        &self,
+        request: &mut Request<RequestBody>,
+    ) -> Result<Option<Box<RequestTemplate>>, (StatusCode, Option<&'static str>)> {
+        let template = RequestTemplate::of(request, self.connection);
+        let template = match self.deadline {
+            None => template.await,
+            Some(deadline) => timeout_at(deadline, template).await.map_err(|_| TIMED_OUT)?,
+        };
+        template.map_err(|status| (status, None))
     }
 }
 
@@ -141,147 +258,11 @@ pub(super) async fn send(
 const BACKEND_OVERFLOW: &str = "too many requests of this backend";
 const EVICTED: &str = "evicted for other clients";
 
-struct FailedAttempt {
-    /// The request, if it may be retried.
-    request: Option<Request<RequestBody>>,
-    status: StatusCode,
-    /// What the status does not say.
-    reason: Option<&'static str>,
-    /// Counts for outlier detection.
-    is_endpoint_fault: bool,
-}
+const TIMED_OUT: (StatusCode, Option<&str>) = (StatusCode::GATEWAY_TIMEOUT, None);
 
-impl FailedAttempt {
-    fn by_endpoint(status: StatusCode) -> Self {
-        Self { request: None, status, reason: None, is_endpoint_fault: true }
-    }
-
-    fn by_overload(reason: &'static str) -> Self {
-        let status = StatusCode::SERVICE_UNAVAILABLE;
-        Self { request: None, status, reason: Some(reason), is_endpoint_fault: false }
-    }
-}
-
-async fn attempt(
-    mut connection: PooledConnection,
-    mut request: Request<RequestBody>,
-    context: &AttemptContext<'_>,
-) -> Result<(Response<Incoming>, PooledConnection), FailedAttempt> {
-    translate(&mut request, &connection);
-    match context.upgrade {
-        Some(upgrade) if connection.is_http2() => upgrade.write_http2(&mut request),
-        Some(upgrade) => upgrade.write_http1(&mut request),
-        None => {}
-    }
-    // The endpoint may close an idle connection at any time; a safe request is then sent on another one.
-    let copy = (connection.is_reused && is_safe(request.method()) && request.body().is_end_stream())
-        .then(|| RequestCopy::of(&request, &mut connection.reuse));
-    let (progress, response_timeout) = (context.progress, context.response_timeout);
-    let sent = match &mut connection.sender {
-        Some(UpstreamSender::Http1(sender)) => {
-            let timer = connection.reuse.timer.get_or_insert_with(|| Box::pin(sleep(response_timeout)));
-            within(timer.as_mut(), response_timeout, progress, sender.try_send_request(request)).await
-        }
-        Some(UpstreamSender::Http2(sender, _)) => {
-            let timer = std::pin::pin!(sleep(response_timeout));
-            within(timer, response_timeout, progress, sender.try_send_request(request)).await
-        }
-        None => {
-            let failed = FailedAttempt::by_endpoint(StatusCode::BAD_GATEWAY);
-            return Err(FailedAttempt { request: Some(request), is_endpoint_fault: false, ..failed });
-        }
-    };
-    match sent {
-        None => Err(FailedAttempt::by_endpoint(StatusCode::GATEWAY_TIMEOUT)),
-        Some(Ok(response)) => Ok((response, connection)),
-        // The endpoint speaks HTTP/2 only, as declared.
-        Some(Err(_)) if connection.is_http1_guess => {
-            let failed = FailedAttempt::by_endpoint(StatusCode::BAD_GATEWAY);
-            Err(FailedAttempt { reason: Some(NOT_OFFERED), is_endpoint_fault: false, ..failed })
-        }
-        Some(Err(mut error)) => {
-            let unsent = error.take_message();
-            let (status, is_endpoint_fault) = classify(error.error());
-            let is_stale = connection.is_reused && is_endpoint_fault;
-            let copy = copy.filter(|_| is_stale).map(|copy| copy.into_request(&mut connection.reuse));
-            let request = unsent.or(copy);
-            let is_endpoint_fault = is_endpoint_fault && !(is_stale && request.is_some());
-            Err(FailedAttempt { request, is_endpoint_fault, ..FailedAttempt::by_endpoint(status) })
-        }
-    }
-}
-
-/// Whether a method may be sent twice.
-fn is_safe(method: &Method) -> bool {
-    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
-}
-
-/// The response, or `None` at the timeout, which restarts while the request body makes progress.
-///
-/// The timer may be set for an earlier request of the connection. It is moved only when it fires: nearly all responses
-/// arrive long before, and setting it for each request costs more than checking it.
-async fn within<T>(
-    mut timer: Pin<&mut Sleep>,
-    limit: Duration,
-    progress: Option<&AtomicU64>,
-    response: impl Future<Output = T>,
-) -> Option<T> {
-    let progress = || progress.map_or(0, |progress| progress.load(Relaxed));
-    let mut response = std::pin::pin!(response);
-    let (mut deadline, mut before) = (Instant::now() + limit, progress());
-    // The limits of requests on one connection may differ.
-    if timer.deadline() > deadline {
-        timer.as_mut().reset(deadline);
-    }
-    poll_fn(|cx| {
-        if let Poll::Ready(response) = response.as_mut().poll(cx) {
-            return Poll::Ready(Some(response));
-        }
-        while timer.as_mut().poll(cx).is_ready() {
-            if Instant::now() >= deadline {
-                if progress() == before {
-                    return Poll::Ready(None);
-                }
-                (deadline, before) = (Instant::now() + limit, progress());
-            }
-            timer.as_mut().reset(deadline);
-        }
-        Poll::Pending
-    })
-    .await
-}
-
-/// The status of the local reply to an error, and whether the endpoint caused it.
-fn classify(error: &hyper::Error) -> (StatusCode, bool) {
-    use std::error::Error;
-    match error.source().and_then(|source| source.downcast_ref::<BodyError>()) {
-        Some(BodyError::TooLong) => (StatusCode::PAYLOAD_TOO_LARGE, false),
-        Some(BodyError::Stalled) => (StatusCode::REQUEST_TIMEOUT, false),
-        Some(_) => (StatusCode::BAD_REQUEST, false),
-        None => (StatusCode::BAD_GATEWAY, !error.is_user()),
-    }
-}
-
-/// A copy of a request without a body. Its headers are in [`Http1Reuse`], whose allocation is reused.
-struct RequestCopy {
-    method: Method,
-    uri: Uri,
-}
-
-impl RequestCopy {
-    fn of(request: &Request<RequestBody>, reuse: &mut Http1Reuse) -> Self {
-        reuse.fields.clear();
-        reuse.fields.extend(request.headers().iter().map(|(name, value)| (name.clone(), value.clone())));
-        Self { method: request.method().clone(), uri: request.uri().clone() }
-    }
-
-    fn into_request(self, reuse: &mut Http1Reuse) -> Request<RequestBody> {
-        let mut request = Request::new(RequestBody::Empty);
-        *request.method_mut() = self.method;
-        *request.uri_mut() = self.uri;
-        for (name, value) in reuse.fields.drain(..) {
-            request.headers_mut().append(name, value);
-        }
-        request
+async fn expired(timer: &mut Option<Pin<Box<Sleep>>>) {
+    match timer {
+        Some(timer) => timer.await,
+        None => std::future::pending().await,
     }
 }

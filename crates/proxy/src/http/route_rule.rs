@@ -15,7 +15,7 @@ use model::{Notice, ObjectRef};
 
 use super::headers::HeaderMutations;
 use crate::registry::Registry;
-use crate::settings::DirectResponseSources;
+use crate::settings::{DirectResponseSources, ProxyOptions};
 use crate::stats::RouteStats;
 use crate::upstream::backend::UpstreamBackend;
 use crate::upstream::backend_settings::RequestLimits;
@@ -67,16 +67,16 @@ pub(crate) enum CompiledAction {
 }
 
 impl RuleGroup {
-    pub(crate) fn new(source: &RouteGroup, registry: &mut Registry, sources: &DirectResponseSources) -> Self {
+    pub(crate) fn new(source: &RouteGroup, registry: &mut Registry, options: &ProxyOptions) -> Self {
         let rules: Box<[Arc<CompiledRule>]> =
-            source.rules().iter().map(|rule| registry.rule(rule, sources)).collect();
+            source.rules().iter().map(|rule| registry.rule(rule, options)).collect();
         let notices = rules.iter().flat_map(|rule| rule.notices.iter().cloned()).collect();
         Self { rules, notices }
     }
 }
 
 impl CompiledRule {
-    pub(crate) fn new(rule: &HttpRule, registry: &mut Registry, sources: &DirectResponseSources) -> Self {
+    pub(crate) fn new(rule: &HttpRule, registry: &mut Registry, options: &ProxyOptions) -> Self {
         let RuleAction { request_headers, response_headers, mirrors, rewrite, responder, .. } = &rule.action;
         let (request, mut problems) = HeaderMutations::new(request_headers);
         let (response, more) = HeaderMutations::new(response_headers);
@@ -88,16 +88,19 @@ impl CompiledRule {
                 CompiledAction::Forward(BackendPicker::new(split, registry, &mut problems))
             }
             Responder::Redirect(_) => CompiledAction::Redirect,
-            Responder::Respond(response) => match direct_response_body(response.body.as_ref(), sources) {
-                Ok(bytes) => CompiledAction::Respond(status_or_500(response.status), bytes),
-                Err(problem) => {
-                    problems.push(problem);
-                    let bytes = Bytes::from_static(BODY_NOT_READABLE.as_bytes());
-                    CompiledAction::Respond(StatusCode::INTERNAL_SERVER_ERROR, bytes)
+            Responder::Respond(response) => {
+                match direct_response_body(response.body.as_ref(), &options.direct_response_sources) {
+                    Ok(bytes) => CompiledAction::Respond(status_or_500(response.status), bytes),
+                    Err(problem) => {
+                        problems.push(problem);
+                        let bytes = Bytes::from_static(BODY_NOT_READABLE.as_bytes());
+                        CompiledAction::Respond(StatusCode::INTERNAL_SERVER_ERROR, bytes)
+                    }
                 }
-            },
+            }
         };
-        let notices = problems.into_iter().map(|problem| notice(rule, &problem)).collect();
+        let notices = problems.into_iter().map(|problem| notice(rule, &problem));
+        let notices = notices.chain(options.limits.retries.notice(rule)).collect();
         let stats = registry.route_stats(&label(rule));
         let extension = RuleExtension::of(&rule.action);
         Self { request, response, host, mirrors, action, extension, stats, notices }

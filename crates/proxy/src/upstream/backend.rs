@@ -87,9 +87,13 @@ impl UpstreamBackend {
         };
         let endpoints = backend.endpoints.iter().map(weighted).collect();
         // `source` is absent at first, when the balancer has default settings.
-        let balancer_settings = match is_same_policy && current.source.is_some() {
+        let is_as_warm = current.source.as_ref().is_some_and(|source| source.is_warmed == backend.is_warmed);
+        let balancer_settings = match is_same_policy && is_as_warm {
             true => current.load_balancer.settings.clone(),
-            false => Arc::new(BackendSettings::new(settings, policy.map(|policy| &policy.settings))),
+            false => {
+                let policy = policy.map(|policy| &policy.settings);
+                Arc::new(BackendSettings::new(settings, policy, backend.is_warmed))
+            }
         };
         self.has_request_limits.store(balancer_settings.request_limits.any(), Relaxed);
         let load_balancer = LoadBalancer::new(endpoints, balancer_settings).after(&current.load_balancer);

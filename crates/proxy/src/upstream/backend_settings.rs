@@ -1,5 +1,6 @@
 //! The settings of one backend: those of the proxy, and of the MeshLoadBalancing policies for its Service.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use model::backend::CircuitBreakerLimits;
@@ -40,19 +41,25 @@ impl RequestLimits {
     pub(crate) fn or(&self, otherwise: &Self) -> Self {
         Self {
             timeouts: self.timeouts.or(otherwise.timeouts),
-            retry: self.retry.as_ref().or(otherwise.retry.as_ref()).cloned(),
+            retry: RouteRetry::resolve(self.retry.as_ref(), otherwise.retry.as_ref()).map(Cow::into_owned),
         }
+    }
+
+    /// Until the headers of a response, where a request without limits has `default`.
+    pub(crate) fn response(&self, default: Duration) -> Duration {
+        default.max(self.timeouts.backend_request.or(self.timeouts.request).unwrap_or_default())
     }
 }
 
 impl Default for BackendSettings {
     fn default() -> Self {
-        Self::new(&ProxyOptions::default(), None)
+        Self::new(&ProxyOptions::default(), None, false)
     }
 }
 
 impl BackendSettings {
-    pub(crate) fn new(proxy: &ProxyOptions, policy: Option<&LoadBalancing>) -> Self {
+    /// `is_warmed`: the weights of the endpoints contain their slow start.
+    pub(crate) fn new(proxy: &ProxyOptions, policy: Option<&LoadBalancing>, is_warmed: bool) -> Self {
         let none = LoadBalancing::default();
         let policy = policy.unwrap_or(&none);
         let mut load_balancing = proxy.load_balancing;
@@ -70,7 +77,11 @@ impl BackendSettings {
         Self {
             algorithm: policy.algorithm.clone().unwrap_or(LbAlgorithm::LeastRequest),
             load_balancing,
-            slow_start: policy.slow_start.unwrap_or(SlowStart::even(proxy.load_balancing.slow_start)),
+            slow_start: match policy.slow_start {
+                _ if is_warmed => SlowStart::even(Duration::ZERO),
+                Some(slow_start) => slow_start,
+                None => SlowStart::even(proxy.load_balancing.slow_start),
+            },
             panic_threshold: policy.panic_threshold.unwrap_or(0),
             circuit_breakers: breakers.or(&proxy.circuit_breakers),
             retry_budget: policy.retries.as_ref().and_then(|retries| retries.budget),

@@ -291,6 +291,7 @@ pub fn backend(id: &BackendId, endpoints: &[(SocketAddr, f32, bool)]) -> Backend
         proxy_protocol: None,
         endpoints: endpoints.iter().map(endpoint).collect(),
         mode: "all",
+        is_warmed: false,
     }
 }
 

@@ -25,7 +25,7 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::http_protocol_optio
 };
 use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::Any;
-use model::backend::{CircuitBreakerLimits, ProxyProtocol};
+use model::backend::{Backend, CircuitBreakerLimits, ProxyProtocol};
 use model::route::{AppProtocol, LbAlgorithm, LoadBalancing, OutlierLimits, SlowStart};
 use prost::Message;
 
@@ -39,7 +39,7 @@ const CONNECT_SECONDS: i64 = 5;
 pub(super) fn render(
     name: &str,
     protocol: AppProtocol,
-    proxy_protocol: Option<ProxyProtocol>,
+    backend: &Backend,
     tls: Option<&UpstreamTlsContext>,
     policy: Option<&LoadBalancing>,
 ) -> Vec<u8> {
@@ -66,7 +66,7 @@ pub(super) fn render(
         eds_cluster_config: Some(EdsClusterConfig { eds_config: same_stream(), service_name: String::new() }),
         // Within a zone by the policy, else the less loaded of two; among zones by weight.
         lb_policy: lb_policy(policy).into(),
-        lb_config: lb_config(policy),
+        lb_config: lb_config(policy).filter(|_| !backend.is_warmed),
         common_lb_config: Some(CommonLbConfig {
             // Semantics, xDS 6: without this Envoy ignores the weights of localities.
             locality_config_specifier: Some(LocalityConfigSpecifier::LocalityWeightedLbConfig(
@@ -80,7 +80,7 @@ pub(super) fn render(
             None => Some(outlier_detection()),
         },
         ignore_health_on_host_removal: true,
-        transport_socket: match proxy_protocol {
+        transport_socket: match backend.proxy_protocol {
             Some(version) => Some(proxy_protocol_socket(version, inner)),
             None => inner,
         },
@@ -134,7 +134,7 @@ fn lb_policy(policy: &LoadBalancing) -> LbPolicy {
     }
 }
 
-/// Slow start.
+/// Slow start, unless the plan's weights contain it.
 fn lb_config(policy: &LoadBalancing) -> Option<LbConfig> {
     let slow_start = policy.slow_start?;
     let even = SlowStart::EVEN;

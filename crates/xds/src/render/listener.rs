@@ -30,7 +30,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
 };
 use envoy_types::pb::envoy::r#type::v3::{HashPolicy, hash_policy};
 use model::route::{
-    EdgeSettings, HashOn, Hostname, LoadBalancing, RouteTable, Scheme,
+    EdgeSettings, HashOn, Hostname, LoadBalancing, RetryLimits, RouteTable, Scheme,
     WeightedBackends, error_text,
 };
 use prost::Message;
@@ -87,6 +87,7 @@ pub(super) struct ListenerEdge<'s> {
     pub(super) is_gateway: bool,
     /// The table of its routes.
     pub(super) routes: &'s RouteTable,
+    pub(super) retries: RetryLimits,
     /// The policy for the destination; `None` at a gateway, too.
     pub(super) destination: Option<&'s LoadBalancing>,
 }
@@ -173,10 +174,10 @@ fn filter_chain(
             any(&http_connection_manager(listener, routes, edge, trust)),
         ),
         ChainAction::Tcp(split) => {
-            ("envoy.filters.network.tcp_proxy", any(&weighted_tcp_proxy(listener, split, edge.routes)))
+            ("envoy.filters.network.tcp_proxy", any(&weighted_tcp_proxy(listener, split, edge)))
         }
         ChainAction::PassThrough => {
-            ("envoy.filters.network.tcp_proxy", any(&tcp_proxy(listener, PASS_THROUGH)))
+            ("envoy.filters.network.tcp_proxy", any(&tcp_proxy(listener, PASS_THROUGH, edge.retries)))
         }
     };
     let filter = Filter { name: name.to_owned(), config_type: Some(filter::ConfigType::TypedConfig(config)) };
@@ -290,14 +291,14 @@ fn local_replies() -> LocalReplyConfig {
 }
 
 /// Connections to an unresolved backend are closed, and so are those of a route without backends.
-fn weighted_tcp_proxy(listener: &str, split: &WeightedBackends, routes: &RouteTable) -> TcpProxy {
-    let mut proxy = tcp_proxy(listener, UNRESOLVED);
+fn weighted_tcp_proxy(listener: &str, split: &WeightedBackends, edge: ListenerEdge<'_>) -> TcpProxy {
+    let mut proxy = tcp_proxy(listener, UNRESOLVED, edge.retries);
     if !split.entries().is_empty() {
         let cluster = |(name, weight)| ClusterWeight { name, weight, ..ClusterWeight::default() };
         let clusters = WeightedCluster { clusters: weights(split).map(cluster).collect() };
         proxy.cluster_specifier = Some(ClusterSpecifier::WeightedClusters(clusters));
     }
-    let mut policies = split.backends().filter_map(|id| routes.load_balancing(&id.service));
+    let mut policies = split.backends().filter_map(|id| edge.routes.load_balancing(&id.service));
     if policies.any(|policy| policy.settings.hash_on() == Some(&HashOn::SourceIp)) {
         let source = hash_policy::PolicySpecifier::SourceIp(hash_policy::SourceIp {});
         proxy.hash_policy = vec![HashPolicy { policy_specifier: Some(source) }];
@@ -305,11 +306,11 @@ fn weighted_tcp_proxy(listener: &str, split: &WeightedBackends, routes: &RouteTa
     proxy
 }
 
-fn tcp_proxy(listener: &str, cluster: &str) -> TcpProxy {
+fn tcp_proxy(listener: &str, cluster: &str, retries: RetryLimits) -> TcpProxy {
     TcpProxy {
         stat_prefix: listener.to_owned(),
         cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
-        max_connect_attempts: number(3),
+        max_connect_attempts: number(retries.of(None).saturating_add(1)),
         ..TcpProxy::default()
     }
 }

@@ -34,6 +34,7 @@ pub(super) fn render(
     };
     let mut route = Route { name: name(hit), r#match: Some(matched), ..Route::default() };
     route_action::fill(&mut route, &hit.rule.action, &hit.entry.path, context).into_iter().for_each(notify);
+    notices.extend(context.retries.notice(hit.rule));
     Some(route)
 }
 

@@ -28,8 +28,8 @@ use model::Name;
 use model::route::{
     Arrival, BODY_NOT_READABLE, BackendId, BackendTarget, CorsFilter, CorsOrigin, DirectResponse,
     DirectResponseBody, HashOn, HeaderChange, HeaderChanges, LoadBalancing, PathChange, PathMatch,
-    RequestMirror, RequestRedirect, Responder, Rewrite, RouteRetry, RouteTable, RuleAction, Scheme,
-    WeightedBackend, WeightedBackends, error_text, hop_by_hop,
+    RequestMirror, RequestRedirect, Responder, RetryLimits, Rewrite, RouteRetry, RouteTable, RuleAction,
+    Scheme, WeightedBackend, WeightedBackends, error_text, hop_by_hop,
 };
 
 use super::protobuf::{any, duration, no, number, source, yes};
@@ -70,7 +70,7 @@ pub(super) fn fill(
         route.typed_per_filter_config.extend(faults.of(id));
     }
     route.action = Some(match &action.responder {
-        Responder::Forward(split) => forward(split, action, on, context.routes, faults, &mut problems),
+        Responder::Forward(split) => forward(split, action, on, context, faults, &mut problems),
         Responder::Redirect(to) => EnvoyAction::Redirect(redirect(to, on, context.arrival.as_ref())),
         Responder::Respond(response) => {
             EnvoyAction::DirectResponse(respond(response, context.allowlist, &mut problems))
@@ -142,7 +142,7 @@ fn forward(
     split: &WeightedBackends,
     action: &RuleAction,
     on: &PathMatch,
-    routes: &RouteTable,
+    context: &RouteContext<'_>,
     faults: BackendFaults<'_>,
     problems: &mut Vec<String>,
 ) -> EnvoyAction {
@@ -155,9 +155,10 @@ fn forward(
         true => ClusterNotFoundResponseCode::ServiceUnavailable,
         false => ClusterNotFoundResponseCode::InternalServerError,
     };
-    let policies = BackendPolicies { split, routes };
+    let policies = BackendPolicies { split, routes: context.routes };
     let timeouts = action.timeouts.or(policies.common("timeouts", LoadBalancing::request_timeouts, problems));
     let retry = policies.common("retries", LoadBalancing::retry, problems);
+    let retry = RouteRetry::resolve(action.retry.as_ref(), retry);
     let hash_on = policies.common("algorithm.hashOn", LoadBalancing::hash_on, problems);
     let mut forward = RouteAction {
         cluster_specifier: Some(destination(split, action, faults)),
@@ -165,7 +166,7 @@ fn forward(
         host_rewrite_specifier: host.map(HostRewriteSpecifier::HostRewriteLiteral),
         // Zero disables Envoy's default of 15 s.
         timeout: duration(timeouts.request.unwrap_or_default()),
-        retry_policy: retry_policy(timeouts.backend_request, action.retry.as_ref().or(retry)),
+        retry_policy: retry_policy(timeouts.backend_request, retry.as_deref(), context.retries),
         hash_policy: hash_on.map(hash_policy).into_iter().collect(),
         request_mirror_policies: action.mirrors.iter().map(|m| mirror(m, action.is_grpc)).collect(),
         ..RouteAction::default()
@@ -232,27 +233,26 @@ fn hash_policy(on: &HashOn) -> HashPolicy {
 }
 
 /// The retries of a rule replace those of its host, which are kept besides.
-fn retry_policy(per_try: Option<Duration>, retry: Option<&RouteRetry>) -> Option<RetryPolicy> {
+fn retry_policy(
+    per_try: Option<Duration>,
+    retry: Option<&RouteRetry>,
+    limits: RetryLimits,
+) -> Option<RetryPolicy> {
     if retry.is_none() && per_try.is_none() {
         return None;
     }
-    let mut policy = route_configuration::retry_policy();
+    let mut policy = route_configuration::retry_policy(limits.of(retry));
     policy.per_try_timeout = per_try.and_then(duration);
     if let Some(retry) = retry {
         // `reset` is also the end of a try by its timeout.
         policy.retry_on.push_str(",reset,retriable-status-codes");
         policy.retriable_status_codes = retry.codes.iter().map(|code| u32::from(*code)).collect();
-        policy.num_retries = number(retry.attempts.unwrap_or(DEFAULT_RETRIES));
-        let base = retry.backoff.unwrap_or(DEFAULT_BACKOFF).max(Duration::from_millis(1));
+        let base = retry.backoff().max(Duration::from_millis(1));
         policy.retry_back_off =
             Some(RetryBackOff { base_interval: duration(base), max_interval: duration(base * 10) });
     }
     Some(policy)
 }
-
-/// The defaults of the embedded proxy.
-const DEFAULT_RETRIES: u32 = 2;
-const DEFAULT_BACKOFF: Duration = Duration::from_millis(25);
 
 /// The filter of cross-origin requests.
 pub(super) const CORS: &str = "envoy.filters.http.cors";

@@ -104,7 +104,7 @@ fn virtual_host(host: &HostSpec<'_>, context: &RouteContext<'_>, notices: &mut V
     let mut virtual_host = VirtualHost {
         name: host.name.to_string(),
         domains: vec![host.name.to_string()],
-        retry_policy: Some(retry_policy()),
+        retry_policy: Some(retry_policy(context.retries.of(None))),
         ..VirtualHost::default()
     };
     let mut message = match matcher_tree::render(&routes) {
@@ -127,7 +127,7 @@ fn virtual_host(host: &HostSpec<'_>, context: &RouteContext<'_>, notices: &mut V
 
 /// Requests that never reached an endpoint are retried on another one, then at another priority: a zone that fails costs
 /// no request, even before Envoy gets new endpoints.
-pub(super) fn retry_policy() -> RetryPolicy {
+pub(super) fn retry_policy(retries: u32) -> RetryPolicy {
     let hosts = RetryHostPredicate {
         name: "envoy.retry_host_predicates.previous_hosts".to_owned(),
         config_type: Some(retry_host_predicate::ConfigType::TypedConfig(any(&PreviousHostsPredicate {}))),
@@ -135,7 +135,7 @@ pub(super) fn retry_policy() -> RetryPolicy {
     let priorities = PreviousPrioritiesConfig { update_frequency: 2 };
     RetryPolicy {
         retry_on: "connect-failure,refused-stream,reset-before-request".to_owned(),
-        num_retries: number(4),
+        num_retries: number(retries),
         retry_host_predicate: vec![hosts],
         host_selection_retry_max_attempts: 5,
         retry_priority: Some(RetryPriority {

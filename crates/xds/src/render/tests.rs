@@ -77,6 +77,7 @@ fn of_sidecar(
         listeners: EnvoyListeners::Sidecar { capture, outbounds },
         allowlist: Arc::default(),
         edge: Arc::default(),
+        retries: model::route::RetryLimits::DEFAULT,
     }
 }
 
@@ -95,6 +96,7 @@ fn of_gateway(snapshot: &Snapshot) -> RenderInput {
         },
         allowlist: Arc::default(),
         edge: Arc::default(),
+        retries: model::route::RetryLimits::DEFAULT,
     }
 }
 

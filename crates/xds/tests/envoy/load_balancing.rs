@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use model::Labels;
+use model::backend::ConsumerLocation;
 use model::route::INJECTED_FAULT;
+use model::{Interner, Labels, Timestamp, parse};
+use plan::FeatureGates;
 use proxy::{ListenerKind, Proxy, ProxyOptions, ProxyTables};
 use serde_json::{Value, json};
 use xds::render::{RenderInput, render};
@@ -103,22 +105,22 @@ fn round_robin_takes_turns() {
     });
 }
 
-/// The share of the third endpoint, soon after it was added and after the window, at each of the proxies.
-fn ramp(settings: &Value, window: Duration) -> [[f64; 2]; 2] {
-    let world = snapshot("ns", &[policy(settings)], &["web", "client"], &json!(null));
+/// The share of the third endpoint, soon after it was added and after the window, at each of the proxies. `input` has the
+/// endpoints that there are.
+fn shares_of_third(
+    window: Duration,
+    requests: usize,
+    input: impl Fn(SocketAddr, &[Echo]) -> RenderInput,
+) -> [[f64; 2]; 2] {
     let at = free_port();
     let log = Log::default();
     let echoes: Vec<Echo> = (0..3).map(|i| Echo::start(&format!("e{i}"), &log)).collect();
-    let input = |endpoints: usize| {
-        let places = echoes[..endpoints].iter().map(|echo| (echo.address, "a", 1.0)).collect();
-        let places: Places = [("web".to_owned(), places)].into();
-        sidecar_input(&world, "ns", ("client", &Labels::EMPTY), "web", at, &places)
-    };
+    let input = |endpoints: usize| input(at, &echoes[..endpoints]);
     let share = |at: SocketAddr| {
         let mut connection = Connection::open(at).unwrap();
         let name = |_| connection.send("GET", "web", "/", &[]).unwrap().backend().unwrap();
-        let names: Vec<String> = (0..300).map(name).collect();
-        names.iter().filter(|name| *name == "e2").count() as f64 / 300.0
+        let names: Vec<String> = (0..requests).map(name).collect();
+        names.iter().filter(|name| *name == "e2").count() as f64 / requests as f64
     };
     let first = render(input(2), None);
     let control = Control::start(&first.resources);
@@ -135,6 +137,16 @@ fn ramp(settings: &Value, window: Duration) -> [[f64; 2]; 2] {
     let early = [early_envoy, share(embedded)];
     std::thread::sleep(window);
     [early, [share(at), share(embedded)]]
+}
+
+/// The same for endpoints that the plan gives equal weights.
+fn ramp(settings: &Value, window: Duration) -> [[f64; 2]; 2] {
+    let world = snapshot("ns", &[policy(settings)], &["web", "client"], &json!(null));
+    shares_of_third(window, 300, |at, echoes| {
+        let places = echoes.iter().map(|echo| (echo.address, "a", 1.0)).collect();
+        let places: Places = [("web".to_owned(), places)].into();
+        sidecar_input(&world, "ns", ("client", &Labels::EMPTY), "web", at, &places)
+    })
 }
 
 #[test]
@@ -157,6 +169,44 @@ fn slow_start_has_a_least_part_and_an_aggression() {
     // 0.6 of 2.6 at the beginning.
     assert!(early.iter().all(|share| (0.15..0.31).contains(share)), "{early:?}");
     assert!(warm.iter().all(|share| (0.2..0.47).contains(share)), "{warm:?}");
+}
+
+/// A slow start of an hour by the Service's annotation, whose third endpoint has just become ready, beside one of ten seconds
+/// by a policy.
+#[test]
+fn a_young_endpoint_has_the_share_of_the_plan_once_and_not_its_square() {
+    const NOW: i64 = 1_794_923_382;
+    let settings = json!({"slowStart": {"window": "10s"}});
+    let input = |at: SocketAddr, echoes: &[Echo]| {
+        let mut world = snapshot("ns", &[policy(&settings)], &["web", "client"], &json!(null));
+        for (i, echo) in echoes.iter().enumerate() {
+            let since = if i == 2 { NOW } else { 0 };
+            let annotations = json!({"zoneward.dev/warming": format!("3600s 127.0.0.1={since}")});
+            let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+                "metadata": {"namespace": "ns", "name": format!("web-{i}"), "annotations": annotations,
+                    "labels": {"kubernetes.io/service-name": "web"}},
+                "ports": [{"name": "", "port": echo.address.port()}],
+                "endpoints": [{"addresses": ["127.0.0.1"]}]});
+            let (object, _) = parse::object(&slice, &mut Interner::default());
+            world.apply(object.expect("a slice"));
+        }
+        plan::capacity::advance(&mut world, Timestamp::from_seconds(NOW));
+        let mut input = sidecar_input(&world, "ns", ("client", &Labels::EMPTY), "web", at, &Places::new());
+        let place = ConsumerLocation::default();
+        let table = plan::backends::table(&world, &input.routes, &place, FeatureGates::ALL);
+        let backend = table.backends().next().expect("web");
+        let weight =
+            |port: u16| backend.endpoints.iter().find(|e| e.address.port() == port).map(|e| e.weight);
+        if let [first, _, third] = echoes {
+            let [first, third] = [first, third].map(|echo| weight(echo.address.port()).unwrap());
+            assert!((third / first - 0.1).abs() < 0.001, "the plan's weights: {first} and {third}");
+        }
+        input.tiers = vec![Arc::new(table)];
+        input
+    };
+    let [early, late] = shares_of_third(Duration::from_secs(10), 2_000, input);
+    // 0.1 of 2.1, and no 0.01 of 2.01.
+    assert!(early.iter().chain(&late).all(|share| (0.03..0.07).contains(share)), "{early:?} {late:?}");
 }
 
 #[test]

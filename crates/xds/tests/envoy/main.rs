@@ -16,6 +16,7 @@ mod precedence;
 #[allow(dead_code, reason = "others use the rest of it")]
 mod process;
 mod protocols;
+mod retries;
 mod tls;
 mod vectors;
 mod world;

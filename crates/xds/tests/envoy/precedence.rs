@@ -155,6 +155,7 @@ fn envoys_of_every_namespace_obey_the_owner_of_a_service_and_no_third_namespace(
             listeners,
             allowlist: Arc::default(),
             edge: Arc::default(),
+            retries: model::route::RetryLimits::DEFAULT,
         }
     };
     // Two clients of different namespaces have different routes to one Service: an Envoy for each.

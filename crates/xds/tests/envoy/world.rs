@@ -94,6 +94,7 @@ pub fn backend(id: &BackendId, endpoints: &[(SocketAddr, &'static str, f32)]) ->
         proxy_protocol: None,
         endpoints: endpoints.into(),
         mode: "all",
+        is_warmed: false,
     }
 }
 
@@ -123,6 +124,7 @@ pub fn gateway_input(
         },
         allowlist: Arc::default(),
         edge: Arc::default(),
+        retries: model::route::RetryLimits::DEFAULT,
     }
 }
 
@@ -151,5 +153,6 @@ pub fn sidecar_input(
         },
         allowlist: Arc::default(),
         edge: Arc::default(),
+        retries: model::route::RetryLimits::DEFAULT,
     }
 }

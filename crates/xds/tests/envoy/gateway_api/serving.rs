@@ -68,6 +68,7 @@ fn input(world: &World, routes: RouteTable, listeners: EnvoyListeners) -> Render
         listeners,
         allowlist: Arc::default(),
         edge: Arc::default(),
+        retries: model::route::RetryLimits::DEFAULT,
     }
 }
 

@@ -16,12 +16,13 @@ use xds::render::DirectResponseAllowlist;
 use xds::server::{self, XdsServerSettings, XdsServerTls};
 
 use cluster::admin_server::access::AdminAccessArgs;
-use cluster::ledger_client::{ControllerLease, LedgerClient, controller_lease};
+use cluster::ledger_client::{self, ControllerLease, LedgerClient, controller_lease};
 use cluster::port_reporter::PortReporter;
 use cluster::{admin_server, log};
 
 use crate::cli;
 use crate::edge::GatewayEdgeArgs;
+use crate::retries::RetryArgs;
 use cluster::signals::Signals;
 use mesh::control::{EnvoySettings, Subscriptions, pages, run as serve_envoys};
 use mesh::object_source::ObjectSource;
@@ -74,6 +75,8 @@ pub struct ControlArgs {
     pub allow_env: Vec<String>,
     #[command(flatten)]
     pub edge: GatewayEdgeArgs,
+    #[command(flatten)]
+    pub retries: RetryArgs,
     /// Listen address of /healthz, /livez, /readyz, /metrics and /status; port 0 picks a free port [default:
     /// 127.0.0.1:10272, or a free port if it is in use]
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = cli::listen_address)]
@@ -124,7 +127,11 @@ async fn serve(args: &ControlArgs) -> Result<()> {
         files: args.allow_file.iter().cloned().collect(),
         environment: args.allow_env.iter().cloned().collect(),
     };
-    let settings = EnvoySettings { allowlist, edge };
+    let settings = EnvoySettings {
+        allowlist: Arc::new(allowlist),
+        edge: Arc::new(edge),
+        retries: args.retries.limits(),
+    };
     tokio::select! {
         biased;
         () = serve_envoys(source, subscriptions, settings, Clock::system(), signals.wait()) => {}
@@ -143,6 +150,7 @@ fn port_reporter(args: &ControlArgs, client: Client, subscriptions: &Subscriptio
     Some(PortReporter {
         reporter: format!("control/{namespace}/{}", super::pod(&connection)),
         client: LedgerClient::new(client, connection, lease),
+        path: ledger_client::ENVOYS_PATH,
         ports: subscriptions.unbound_ports(),
         random: model::random::Random::seeded(clock::os_seed()),
     })

@@ -22,10 +22,12 @@ use tokio::sync::watch;
 use crate::cli;
 use crate::edge::GatewayEdgeArgs;
 use crate::otlp::OtlpArgs;
+use crate::retries::RetryArgs;
 use cluster::admin_server::access::AdminAccessArgs;
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
-use cluster::ledger_client::{ControllerLease, LedgerClient, controller_lease};
+use cluster::ledger_client::{self, ControllerLease, LedgerClient, controller_lease};
 use cluster::log;
+use cluster::port_reporter::PortReporter;
 use cluster::signals::Signals;
 use insight::traffic_reporter::TrafficReporter;
 use mesh::embedded_proxy::{EmbeddedProxyConfig, TablesHealth, outbound};
@@ -150,9 +152,8 @@ pub struct Bounds {
     /// Maximum number of idle connections per endpoint
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub max_idle_per_endpoint: usize,
-    /// Number of retries when a connection to an endpoint fails
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    pub retries: u32,
+    #[command(flatten)]
+    pub retries: RetryArgs,
     /// Timeout for a client to send request headers
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = model::duration::parse)]
     pub header_timeout: Duration,
@@ -208,7 +209,7 @@ impl Bounds {
             held_body_bytes: self.max_held_body_bytes,
             min_transfer_rate: self.min_transfer_rate,
             idle_per_endpoint: self.max_idle_per_endpoint,
-            retries: self.retries,
+            retries: self.retries.limits(),
             ..ProxyLimits::default()
         }
     }
@@ -283,10 +284,24 @@ async fn serve(args: &ProxyArgs) -> Result<()> {
     let access = args.access.access(listener.local_addr()?, client.clone(), &Clock::system())?;
     let traffic = ProxyTraffic::new(proxy.clone());
     let routes = pages(&proxy, &health, &traffic).with_access(access);
-    if let Some(client) = client.and_then(|client| ledger_client(args, client)) {
-        let mut reporter = reporter(args, client, &namespace, traffic);
-        reporter.unbound_ports = Some(health.unbound_ports());
-        tokio::spawn(reporter.run());
+    if let Some(client) = client.and_then(|client| report_client(args, client)) {
+        let reporter = reporter(args, &namespace);
+        let ports = PortReporter {
+            client: client.clone(),
+            path: ledger_client::PORTS_PATH,
+            reporter: reporter.clone(),
+            ports: health.unbound_ports(),
+            random: Random::seeded(os_seed()),
+        };
+        tokio::spawn(ports.run());
+        let traffic = TrafficReporter {
+            channel: Box::new(client),
+            reporter,
+            source: Box::new(traffic),
+            clock: Clock::system(),
+            random: Random::seeded(os_seed()),
+        };
+        tokio::spawn(traffic.run());
     }
     let server = tokio::spawn(admin_server::serve(listener, routes, finished));
     let ended = embedded_proxy::run(plan, source, proxy, health, signals.wait()).await;
@@ -390,8 +405,8 @@ fn access_log(path: &Path) -> Result<AccessLog> {
     opened.with_context(|| format!("--access-log {}: not writable", path.display()))
 }
 
-/// Where traffic is reported to, if it is.
-fn ledger_client(args: &ProxyArgs, client: Client) -> Option<LedgerClient> {
+/// Where traffic and ports are reported to, if they are.
+fn report_client(args: &ProxyArgs, client: Client) -> Option<LedgerClient> {
     let connection = args.input.connection.clone();
     match (&args.ledger_socket, args.controller_lease.0.clone()) {
         (Some(socket), _) => Some(LedgerClient::to_socket(client, connection, socket)),
@@ -400,21 +415,10 @@ fn ledger_client(args: &ProxyArgs, client: Client) -> Option<LedgerClient> {
     }
 }
 
-fn reporter(
-    args: &ProxyArgs,
-    client: LedgerClient,
-    namespace: &str,
-    traffic: ProxyTraffic,
-) -> TrafficReporter {
+/// The name of this proxy in its reports.
+fn reporter(args: &ProxyArgs, namespace: &str) -> String {
     let pod = super::pod(&args.input.connection);
-    TrafficReporter {
-        channel: Box::new(client),
-        reporter: args.report_as.clone().unwrap_or_else(|| format!("proxy/{namespace}/{pod}")),
-        source: Box::new(traffic),
-        unbound_ports: None,
-        clock: Clock::system(),
-        random: Random::seeded(os_seed()),
-    }
+    args.report_as.clone().unwrap_or_else(|| format!("proxy/{namespace}/{pod}"))
 }
 
 fn pages(proxy: &Proxy, health: &Arc<TablesHealth>, traffic: &ProxyTraffic) -> AdminRoutes {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use model::backend::{BackendTable, ConsumerLocation};
+use model::route::RetryLimits;
 use model::{Name, Notice, Snapshot};
 use plan::FeatureGates;
 use plan::backends::{fallbacks, locality_rule, table as backend_table};
@@ -70,6 +71,7 @@ fn rendered(args: &PlanRoutes, snapshot: &Snapshot, namespace: &str) -> Result<(
         authorities: Arc::default(),
         allowlist: Arc::default(),
         edge: Arc::new(args.edge.settings()?),
+        retries: RetryLimits::DEFAULT,
     };
     let rendered = render(input, None);
     let mut notices = routes.notices;

@@ -5,7 +5,7 @@ use std::io::Read;
 use anyhow::{Context, Result, bail};
 use model::gateway_api::RouteKind;
 use model::route::{
-    BackendTarget, DirectResponseBody, EdgeSettings, HeaderChanges, RequestTimeouts, Routing,
+    BackendTarget, DirectResponseBody, EdgeSettings, HeaderChanges, RequestTimeouts, RetryLimits, Routing,
     WeightedBackend, retry_value, timeouts_value,
 };
 use model::{GoDuration, Name};
@@ -212,6 +212,8 @@ fn value(trace: &RequestTrace<'_>, is_standard: bool) -> Value {
         }
         if let Some(retry) = &action.retry {
             answer["retry"] = retry_value(retry);
+            // What a proxy makes of it, by its default flags.
+            answer["retry"]["attempts"] = RetryLimits::DEFAULT.of(Some(retry)).into();
         }
     }
     answer
