@@ -308,7 +308,7 @@ fn joined_machine_checks_its_processes_and_serves_names() {
         let (is_ready, reason) = ready();
         !is_ready && reason.contains("refused")
     });
-    assert_eq!(second.connect(web), None);
+    until("rules without the endpoint", || second.connect(web).is_none());
     second.serve(8099);
     until_reached(&second, web, &["box-2:8099"]);
     drop((joined, up));
