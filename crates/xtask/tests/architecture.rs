@@ -318,6 +318,43 @@ fn production_code_does_not_unwrap() {
     assert_none(violations);
 }
 
+/// Where settings of decisions begin: from flags and files, or, in simulations, as those of a cluster without flags. All other
+/// code takes them as arguments, so that what explains and predicts has those of what decides.
+const SETTINGS_BEGIN: &[&str] = &[
+    "crates/plan/src/config.rs",
+    "crates/plan/src/feature_gates",
+    "crates/plan/src/slices.rs",
+    // Whether a value of an annotation is one at all does not depend on gates.
+    "crates/apimachinery/src/validate/annotations.rs",
+    // The API without a command line, in tests of others.
+    "crates/store/src/admission/service.rs",
+    "crates/zoneward/src/cli.rs",
+    "crates/zoneward/src/commands/planning.rs",
+    "crates/zoneward/src/commands/trace/dns.rs",
+    // The gates of other machines are not known.
+    "crates/zoneward/src/commands/observe/directory.rs",
+    // A joined machine does not reach the controller's settings; the controller repeats the decision.
+    "crates/zoneward/src/commands/expose/writes.rs",
+    "crates/demo/src/demo_cluster.rs",
+    "crates/fleet/src",
+    "crates/sim/src",
+];
+
+#[test]
+fn settings_of_decisions_begin_at_the_edge() {
+    let begins = |path: &str| SETTINGS_BEGIN.iter().any(|place| path.starts_with(place));
+    let mut violations = Vec::new();
+    for (path, text) in sources().into_iter().filter(|(path, _)| !is_test_file(path) && !begins(path)) {
+        let code = source::without_test_parts(&source::code_only(&text));
+        for word in ["without_flags()", "WITHOUT_FLAGS", "FeatureGates::ALL"] {
+            let places = places_of(&path, &code, word);
+            violations
+                .extend(places.iter().map(|at| format!("{at}: {word}: take the settings as an argument")));
+        }
+    }
+    assert_none(violations);
+}
+
 /// There is no run of documentation tests: compiling each crate once more for none took minutes.
 #[test]
 fn no_example_in_a_doc_comment_goes_unrun() {

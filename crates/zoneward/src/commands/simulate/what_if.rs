@@ -56,8 +56,9 @@ pub(super) fn run(args: &SimulateWhatIf) -> Result<bool> {
         notices.push(Notice::new(ObjectRef::new("Node", "", "*"), "NoZones", message));
     }
     let wanted = loaded.snapshot.services().filter(|(service, _)| is_selected(service, args));
-    let services: Vec<(&Service, Cow<'_, [Slice]>)> =
-        wanted.map(|(service, slices)| (service, stored_or_planned(service, slices, &loaded))).collect();
+    let services: Vec<(&Service, Cow<'_, [Slice]>)> = wanted
+        .map(|(service, slices)| (service, stored_or_planned(service, slices, &loaded, &planning)))
+        .collect();
     notices.extend(services.iter().filter_map(|(service, slices)| skip_notice(service, slices)));
     let kept = services.iter().filter(|(service, slices)| skip_notice(service, slices).is_none());
     let kept: Vec<(&Service, &[Slice])> = kept.map(|(service, slices)| (*service, &**slices)).collect();
@@ -133,7 +134,12 @@ fn named(args: &SimulateWhatIf) -> impl Iterator<Item = &ObjectName> {
 }
 
 /// The slices of a Service; if the input has none, those that the controller would create.
-fn stored_or_planned<'w>(service: &Service, slices: &'w [Slice], loaded: &LoadedObjects) -> Cow<'w, [Slice]> {
+fn stored_or_planned<'w>(
+    service: &Service,
+    slices: &'w [Slice],
+    loaded: &LoadedObjects,
+    planning: &PlanningConfig,
+) -> Cow<'w, [Slice]> {
     let Some(selector) = service.selector.as_ref().filter(|_| slices.is_empty()) else {
         return Cow::Borrowed(slices);
     };
@@ -141,7 +147,7 @@ fn stored_or_planned<'w>(service: &Service, slices: &'w [Slice], loaded: &Loaded
     let trigger = slices::TriggerTimes::default();
     let nodes = loaded.snapshot.nodes();
     let input = slices::SliceInput { service, pods: &pods, nodes, slices, trigger: &trigger };
-    let planned = slices::plan(&input, &slices::SliceOptions::WITHOUT_FLAGS, |_, _| {});
+    let planned = slices::plan(&input, &planning.slices, |_, _| {});
     let slice = |(at, content): (usize, SliceContent)| {
         Slice::owned_by(service, &format!("{}-{at}", service.key.name), content)
     };
