@@ -1,4 +1,4 @@
-//! A client of an API over TCP that notices an API that is gone without a word: its machine lost power, or packets are
+//! An API client over TCP that detects dead connections, where no FIN or RST arrives: the machine lost power, or packets are
 //! dropped. A watch sends nothing, so TCP has to ask. client-go pings for the same reason.
 
 use std::future::Future;

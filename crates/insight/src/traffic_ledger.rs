@@ -40,7 +40,7 @@ const MAX_PROXIES: usize = 10_000;
 const MAX_ADDRESSES: usize = 16;
 /// Ports that a proxy may report as not bound.
 const MAX_UNBOUND: usize = 64;
-/// A proxy that is silent for so long has no say about ports any more.
+/// Reports of unbound ports expire after this time without another report of the proxy.
 const UNBOUND_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The ledger, shared by the admin server and the controller's loop.

@@ -72,7 +72,8 @@ const KINDS: [ObjectKind; 8] = [
 
 type Key = (ObjectKind, ObjectKey);
 
-/// All kinds, of Namespaces the metadata, and the definition with the version of the Gateway API.
+/// The watches: every kind of route and policy, metadata of Namespaces, and the CustomResourceDefinition whose annotation has
+/// the version of the Gateway API.
 fn wanted() -> Vec<WatchSpec> {
     let name = format!("metadata.name={VERSIONED_DEFINITION}");
     let definition = WatchSpec::all(ObjectKind::CustomResourceDefinition).fields(&name).metadata_only();

@@ -439,10 +439,10 @@ fn replay(snapshot: &SnapshotFile, sync_loop: &mut SyncLoop, shared: &SharedStat
     }
 }
 
-/// Before the sync loop works.
+/// Says in the snapshot file that the rules in the kernel may be newer, before the first sync.
 fn mark(snapshot: &mut SnapshotFile) {
     if let Err(error) = snapshot.mark() {
-        tracing::warn!(%error, "the mark of a newer kernel was not written; a restart without the API may serve older objects");
+        tracing::warn!(%error, "failed to mark the snapshot file as older than the rules in the kernel; a restart without the API may serve older objects");
     }
 }
 

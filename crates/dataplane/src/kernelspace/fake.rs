@@ -150,7 +150,7 @@ impl FakeHcn {
         serde_json::from_str(settings).map_err(invalid)
     }
 
-    /// What a call fails with by chance. The service that does not run is no chance.
+    /// The injected fault of a call: always that of a stopped service, otherwise by the random source.
     fn fault(&mut self) -> Result<Option<Fault>, HcnError> {
         if self.is_away {
             return Err(HcnError::SERVICE_NOT_ACTIVE);

@@ -95,7 +95,7 @@ impl Comment {
         Comment(clean.into())
     }
 
-    /// Whether a text can stay as it is, as all names of Services can.
+    /// Whether nft accepts the text as a comment without changes. All names of Services are such.
     fn is_clean(text: &str) -> bool {
         text.len() <= Comment::LONGEST && text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"')
     }

@@ -1,7 +1,7 @@
 //! MeshLoadBalancing: how the proxies of some clients send requests to a Service.
 //!
 //! A field of a policy is absent or a whole: of two policies, each field comes from the one of higher precedence that has
-//! it. What no policy has is as the proxy's own settings say.
+//! it. The flags of the proxy decide what no policy sets.
 
 use std::sync::Arc;
 use std::time::Duration;

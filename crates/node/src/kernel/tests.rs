@@ -1,4 +1,4 @@
-//! The tables on a fake kernel: starts, changes, other hands, refusals.
+//! Full and partial syncs on a fake kernel: after a start, after changes by other programs, after errors of the kernel.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

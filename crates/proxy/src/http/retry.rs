@@ -85,7 +85,7 @@ impl Tries<'_> {
     async fn run(&mut self, mut request: Request<RequestBody>, request_log: &mut RequestLog) -> SentRequest {
         let proxy = &self.connection.proxy;
         let template = match self.retry {
-            // Boxed: other requests have no room for it.
+            // Boxed, so that the futures of requests without retries stay small.
             Some(_) if self.left > 0 => Box::pin(self.template(&mut request)).await?,
             _ => None,
         };
