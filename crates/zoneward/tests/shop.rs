@@ -18,7 +18,12 @@ pub fn nodes() -> impl Iterator<Item = (String, &'static str)> {
 
 /// Three zones of two nodes, and the Service shop/cart with a pod on each.
 pub fn cluster(name: &str) -> Up {
-    let up = Up::start(&folder(name), &["--no-mesh"]);
+    cluster_with(name, &[])
+}
+
+/// The same, with more flags of `up`.
+pub fn cluster_with(name: &str, flags: &[&str]) -> Up {
+    let up = Up::start(&folder(name), &[&["--no-mesh"], flags].concat());
     up.post("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}}));
     for (at, zone) in ZONES.iter().enumerate() {
         for number in 0..2 {

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use shop::{LEASES, cluster, lease, patch, report_traffic};
+use shop::{LEASES, cluster, cluster_with, lease, patch, report_traffic};
 use started::{Up, folder};
 
 fn zoneward(up: &Up, words: &[&str]) -> Output {
@@ -45,6 +45,26 @@ fn widths(text: &str) {
     for line in text.lines() {
         assert!(line.chars().count() <= 80, "{} columns: {line}\n{text}", line.chars().count());
     }
+}
+
+/// Also where commands have no such flag: they read it from the controller.
+#[test]
+fn a_default_of_the_controller_is_that_of_status_what_if_and_plan() {
+    let up = cluster_with("status-default", &["--default-traffic-distribution", "PreferSameZone"]);
+    let report = eventually(&up, &["-n", "shop"], |v| v["services"][0]["inZone"]["planned"] == 1.0);
+    assert_eq!(report["services"][0]["fix"], Value::Null, "nothing is better: {report}");
+    let json = |words: &[&str]| -> Value {
+        let output = zoneward(&up, &[words, &["-n", "shop", "-o", "json"]].concat());
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)))
+    };
+    let what_if = json(&["simulate", "what-if"]);
+    assert_eq!(what_if["services"][0]["current"], "PreferSameZone", "{what_if}");
+    let plan = json(&["plan", "slices"]);
+    for changes in ["creates", "updates", "deletes"] {
+        assert_eq!(plan[changes], json!([]), "the controller and plan agree: {plan}");
+    }
+    let other = json(&["simulate", "what-if", "--default-traffic-distribution", "zoneward.dev/Spill"]);
+    assert_eq!(other["services"][0]["current"], "Spill", "a flag overrides: {other}");
 }
 
 #[test]

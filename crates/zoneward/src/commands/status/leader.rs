@@ -72,8 +72,11 @@ impl StatusServer {
             .context("reading the report of the leading controller: is it another version?")
     }
 
-    /// The configuration that the leader decides with.
-    pub async fn planning(&self) -> Result<PlanningConfig> {
+    /// The configuration that the leader decides with; `None` where no controller leads.
+    pub async fn planning(&self) -> Result<Option<PlanningConfig>> {
+        if !self.find_lease().await?.is_some_and(|lease| is_held(&lease)) {
+            return Ok(None);
+        }
         let body = tokio::time::timeout(TIMEOUT, self.get(CONFIGURATION_PATH));
         let body = body.await.context("the leading controller did not answer within 20 s")??;
         let read = serde_json::from_slice(&body)
@@ -113,31 +116,26 @@ impl StatusServer {
 
     /// The Lease: the named one, or the one of that name in any namespace.
     async fn lease(&self) -> Result<Lease> {
+        self.find_lease().await?.with_context(|| match &self.lease {
+            Some((namespace, name)) => format!("there is no Lease {namespace}/{name}: {START_ONE}"),
+            None => format!("no Zoneward controller leads: there is no Lease {LEASE_NAME}; {START_ONE}"),
+        })
+    }
+
+    async fn find_lease(&self) -> Result<Option<Lease>> {
         let get = async |namespace: &str, name: &str| {
             let api: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
-            let found = api.get_opt(name).await;
-            found.with_context(|| format!("reading Lease {namespace}/{name}"))
+            api.get_opt(name).await.with_context(|| format!("reading Lease {namespace}/{name}"))
         };
         if let Some((namespace, name)) = &self.lease {
-            return get(namespace, name)
-                .await?
-                .with_context(|| format!("there is no Lease {namespace}/{name}: {START_ONE}"));
+            return get(namespace, name).await;
         }
         let fields = format!("metadata.name={LEASE_NAME}");
         let all: Api<Lease> = Api::all(self.client.clone());
         match all.list(&ListParams::default().fields(&fields)).await {
-            Ok(found) => {
-                let held =
-                    |lease: &&Lease| lease.spec.as_ref().is_some_and(|spec| spec.holder_identity.is_some());
-                let first = found.items.iter().find(held).or(found.items.first());
-                first.cloned().with_context(|| {
-                    format!("no Zoneward controller leads: there is no Lease {LEASE_NAME}; {START_ONE}")
-                })
-            }
+            Ok(found) => Ok(found.items.iter().find(|lease| is_held(lease)).or(found.items.first()).cloned()),
             // A user may read one namespace only.
-            Err(kube::Error::Api(status)) if status.code == 403 => get(LEASE_NAMESPACE, LEASE_NAME)
-                .await?
-                .with_context(|| format!("there is no Lease {LEASE_NAMESPACE}/{LEASE_NAME}: {START_ONE}")),
+            Err(kube::Error::Api(status)) if status.code == 403 => get(LEASE_NAMESPACE, LEASE_NAME).await,
             Err(error) => Err(error).context("listing the controllers' Leases"),
         }
     }
@@ -154,6 +152,11 @@ impl StatusServer {
         let stream = forward(&self.client, &namespace, pod, port).await?;
         HttpSession::new(stream).await.map(Some)
     }
+}
+
+fn is_held(lease: &Lease) -> bool {
+    let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
+    holder.is_some_and(|holder| !holder.is_empty())
 }
 
 /// Percent-encoding of a query value.
