@@ -81,7 +81,7 @@ impl StatusServer {
         let body = body.await.context("the leading controller did not answer within 20 s")??;
         let read = serde_json::from_slice(&body)
             .and_then(|mut value: serde_json::Value| PlanningConfig::deserialize(value[PLANNING].take()));
-        read.context("reading the configuration of the leading controller: is it another version?")
+        read.map(Some).context("reading the configuration of the leading controller: is it another version?")
     }
 
     async fn get(&self, path: &str) -> Result<Bytes> {
