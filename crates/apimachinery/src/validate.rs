@@ -109,14 +109,6 @@ impl ValidationOptions {
         }
         violations(new, errors)
     }
-
-    /// Validates the subresource `ephemeralcontainers` of a Pod; nothing else has changed.
-    pub fn validate_ephemeral_containers(&self, old: &Value, new: &Value) -> Vec<Violation> {
-        let mut errors = FieldErrors::default();
-        let admission = Admission { new: Field::root(new), old: Some(Field::root(old)), options: self };
-        pod::check_ephemeral_containers(&admission, &mut errors);
-        violations(new, errors)
-    }
 }
 
 /// Validates the creation of an object with the default options.

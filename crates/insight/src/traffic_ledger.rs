@@ -332,7 +332,7 @@ impl SharedLedger {
         })
     }
 
-    /// A report of a proxy about ports that it could not bind: it has a say about the gateways of its namespace.
+    /// A report of a proxy about ports that it could not bind: for the gateways of its namespace.
     fn receive_ports(&self, post: &AdminPost, amend: impl Fn(&mut PortReport)) -> AdminPage {
         self.record_ports(post, |report, user| {
             amend(report);
@@ -345,13 +345,13 @@ impl SharedLedger {
         })
     }
 
-    /// A report of `mesh control`. The right to send one is that of a control plane: it has a say about every gateway, and
+    /// A report of `mesh control`. The right to send one is that of a control plane: it may report for every gateway, and
     /// vouches for its Envoys.
     fn receive_envoys(&self, post: &AdminPost) -> AdminPage {
         self.record_ports(post, |report, user| check_control_plane(&report.reporter, user))
     }
 
-    /// `scope` refuses a report, or reduces it to what its reporter has a say about.
+    /// `scope` refuses a report, or reduces it to what its reporter may report.
     fn record_ports(
         &self,
         post: &AdminPost,

@@ -44,9 +44,6 @@ pub(crate) fn validate(
     let settings = &ranges.node_ports;
     let violations = if apimachinery::validate::is_known(new) {
         match old {
-            Some(old) if subresource == Subresource::EphemeralContainers => {
-                settings.validate_ephemeral_containers(old, new)
-            }
             Some(old) => settings.validate_update(old, new),
             None => settings.validate(new),
         }

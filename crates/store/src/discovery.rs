@@ -18,8 +18,7 @@ fn subresources(
     let binding = kind.binds.then_some(("binding", &BINDING, CREATE_VERBS));
     let token = kind.issues_tokens.then_some(("token", &TOKEN_REQUEST, CREATE_VERBS));
     let eviction = kind.binds.then_some(("eviction", &EVICTION, CREATE_VERBS));
-    let ephemeral = kind.binds.then_some(("ephemeralcontainers", kind, PART_VERBS));
-    binding.into_iter().chain(ephemeral).chain(eviction).chain(status).chain(token)
+    binding.into_iter().chain(eviction).chain(status).chain(token)
 }
 
 /// The version of Kubernetes that this API follows.
@@ -205,6 +204,6 @@ mod tests {
         let pods = resources.iter().find(|entry| entry["resource"] == "pods").unwrap();
         let parts: Vec<&Value> =
             pods["subresources"].as_array().unwrap().iter().map(|part| &part["subresource"]).collect();
-        assert_eq!(parts, ["binding", "ephemeralcontainers", "eviction", "status"]);
+        assert_eq!(parts, ["binding", "eviction", "status"]);
     }
 }

@@ -55,10 +55,6 @@ fn reset_fields(kind: &ResourceKind, subresource: Subresource) -> &'static Field
         FieldSet::of_fields(&["spec", "metadata.deletionTimestamp", "metadata.ownerReferences"])
     });
     static ALL_BUT_STATUS: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of_fields(&["spec", "metadata"]));
-    static ALL_BUT_EPHEMERAL_CONTAINERS: LazyLock<FieldSet> = LazyLock::new(all_but_ephemeral_containers);
-    if subresource == Subresource::EphemeralContainers {
-        return &ALL_BUT_EPHEMERAL_CONTAINERS;
-    }
     match (subresource == Subresource::Status, kind.kind) {
         (true, "Pod") => &POD,
         (true, "ServiceCIDR") => &ALL_BUT_STATUS,
@@ -68,17 +64,6 @@ fn reset_fields(kind: &ResourceKind, subresource: Subresource) -> &'static Field
         (false, _) if kind.status => &STATUS,
         (false, _) => &NONE,
     }
-}
-
-fn all_but_ephemeral_containers() -> FieldSet {
-    let spec =
-        schema::definition("io.k8s.api.core.v1.PodSpec").and_then(|spec| spec["properties"].as_object());
-    let names =
-        spec.into_iter().flat_map(|fields| fields.keys()).filter(|name| *name != "ephemeralContainers");
-    let fields: Vec<String> = names.map(|name| format!("spec.{name}")).collect();
-    let mut paths: Vec<&str> = fields.iter().map(String::as_str).collect();
-    paths.extend(["metadata", "status"]);
-    FieldSet::of_fields(&paths)
 }
 
 /// The write of a request, for decisions on ownership.

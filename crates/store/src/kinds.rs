@@ -46,7 +46,7 @@ pub struct ResourceKind {
     pub namespaced: bool,
     /// Whether it has the subresource `status`.
     pub status: bool,
-    /// Whether it has the subresources `binding`, `ephemeralcontainers` and `eviction`.
+    /// Whether it has the subresources `binding` and `eviction`.
     pub binds: bool,
     /// Whether it has the subresource `token`.
     pub issues_tokens: bool,

@@ -142,7 +142,6 @@ fn operations(kind: &ResourceKind, paths: &mut Map<String, Value>) {
         paths.insert(format!("{one}/status"), part());
     }
     if kind.binds {
-        paths.insert(format!("{one}/ephemeralcontainers"), part());
         paths.insert(format!("{one}/binding"), json!({"post": writing(&BINDING, "post")}));
         paths.insert(format!("{one}/eviction"), json!({"post": writing(&EVICTION, "post")}));
     }

@@ -84,7 +84,11 @@ impl StatusError {
 
     /// 404 for an unknown path. The details are empty but present, because kubectl reads them.
     pub fn no_such_path() -> Self {
-        let message = "the server could not find the requested resource";
+        Self::not_served("the server could not find the requested resource")
+    }
+
+    /// 404 for a path that Kubernetes serves and this API does not, with the reason.
+    pub fn not_served(message: &str) -> Self {
         Self { details: json!({}), ..Self::new(404, "NotFound", message) }
     }
 

@@ -1,5 +1,5 @@
-//! `kubectl debug` with ephemeral containers, copies and nodes: the functions kubectl_debug, with all profiles, of
-//! kubectl's own suite (`test/cmd/debug.sh`).
+//! `kubectl debug` with copies and nodes, from the functions kubectl_debug of kubectl's own suite (`test/cmd/debug.sh`);
+//! ephemeral containers are refused.
 
 use crate::kubectl::session;
 use session::Session;
@@ -30,42 +30,24 @@ spec:
     securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
 ";
 
-const BY_CONTAINER: &str = "-it --image=busybox --attach=false -c debug-container";
 const BY_COPY: &str = "-it --copy-to=target-copy --image=busybox --container=debug-container --attach=false";
 
 fn field(kubectl: &Session, object: &str, path: &str) -> String {
     kubectl.run(&format!("get {object} -o jsonpath={{{path}}}"))
 }
 
-/// A field of the first ephemeral container.
-fn ephemeral(kubectl: &Session, path: &str) -> String {
-    field(kubectl, "pod/target", &format!(".spec.ephemeralContainers[0]{path}"))
-}
-
 #[test]
-fn debug_adds_an_ephemeral_container_with_the_rights_of_its_profile() {
+fn debug_says_that_ephemeral_containers_are_disabled() {
     let kubectl = Session::new();
-    for (profile, capabilities) in [
-        ("", r#"["SYS_PTRACE"]"#),
-        (" --profile=general", r#"["SYS_PTRACE"]"#),
-        (" --profile=legacy", ""),
-        (" --profile=baseline", ""),
-        (" --profile=netadmin", r#"["NET_ADMIN","NET_RAW"]"#),
-    ] {
-        kubectl.run("run target --image=nginx");
-        let debug = format!("debug target {BY_CONTAINER}{profile}");
-        let (out, err, good) = kubectl.output(&debug, &[], "");
-        assert!(good, "{profile}: {out}{err}");
-        assert!(err.contains("Warning: spec.ephemeralContainers: stored, but not started"), "{err}");
-        assert_eq!(ephemeral(&kubectl, "['name','image']"), "debug-container busybox", "{profile}");
-        assert_eq!(ephemeral(&kubectl, ".securityContext.capabilities.add"), capabilities, "{profile}");
-        assert_eq!(ephemeral(&kubectl, ".terminationMessagePolicy"), "File");
-        kubectl.run("delete pod target --now");
-    }
+    kubectl.run("run target --image=nginx");
+    let refused = kubectl.fails("debug target --image=busybox --attach=false -c debug-container");
+    let why = "pods/ephemeralcontainers is not served: no kubelet runs containers here";
+    assert!(refused.contains("ephemeral containers are disabled for this cluster"), "{refused}");
+    assert!(refused.contains(why), "{refused}");
 }
 
 #[test]
-fn debug_restricts_itself_in_a_restricted_namespace() {
+fn debug_copies_a_pod_in_a_restricted_namespace() {
     let kubectl = Session::new();
     kubectl.run("create namespace strict");
     kubectl.run("label namespace strict pod-security.kubernetes.io/enforce=restricted");
@@ -73,12 +55,6 @@ fn debug_restricts_itself_in_a_restricted_namespace() {
         [RESTRICTED.to_owned(), RESTRICTED.replace("RuntimeDefault", "Localhost, localhostProfile: a")]
     {
         kubectl.run_with("create -n strict -f -", &[], &manifest);
-        kubectl.run(&format!("debug target -n strict {BY_CONTAINER} --profile=restricted"));
-        let first = ".spec.ephemeralContainers[0]";
-        let has = |path: &str| field(&kubectl, "pod/target -n strict", &format!("{first}{path}"));
-        assert_eq!(has(".name"), "debug-container");
-        assert_eq!(has(".securityContext.capabilities.drop"), r#"["ALL"]"#);
-        assert_eq!(has(".securityContext.allowPrivilegeEscalation"), "false");
         kubectl.run(&format!("debug target -n strict {BY_COPY} --profile=restricted"));
         let copied = field(&kubectl, "pod/target-copy -n strict", ".spec.containers[*].name");
         assert_eq!(copied, "target debug-container");
@@ -90,10 +66,8 @@ fn debug_restricts_itself_in_a_restricted_namespace() {
 fn debug_warns_that_a_user_who_is_not_root_cannot_use_its_rights() {
     let kubectl = Session::new();
     kubectl.run_with("create -f -", &[], RESTRICTED);
-    for how in [BY_CONTAINER, BY_COPY] {
-        let (out, err, good) = kubectl.output(&format!("debug target {how} --profile=netadmin"), &[], "");
-        assert!(good && err.contains("Non-root user is configured for the entire target Pod"), "{out}{err}");
-    }
+    let (out, err, good) = kubectl.output(&format!("debug target {BY_COPY} --profile=netadmin"), &[], "");
+    assert!(good && err.contains("Non-root user is configured for the entire target Pod"), "{out}{err}");
 }
 
 #[test]
@@ -150,27 +124,4 @@ fn debug_of_a_node_makes_a_pod_on_it() {
         assert_eq!(found, host, "{profile}");
         kubectl.run(&format!("delete {name} --now"));
     }
-}
-
-#[test]
-fn debug_takes_a_profile_of_its_own_and_adds_one_container_after_the_other() {
-    let kubectl = Session::new();
-    kubectl.run("run target --image=nginx");
-    for (name, custom) in [
-        ("one", r#"{"env":[{"name":"A","value":"a"},{"name":"B","value":"b"}]}"#),
-        ("two", "env:\n- {name: C, value: c}\n"),
-    ] {
-        let debug = format!("debug target -it --image=busybox --attach=false -c {name} --profile=general");
-        kubectl.run_with(&format!("{debug} --custom=/dev/stdin"), &[], custom);
-    }
-    let names = || field(&kubectl, "pod/target", ".spec.ephemeralContainers[*].name");
-    assert_eq!(names(), "one two");
-    assert_eq!(ephemeral(&kubectl, ".env[*].name"), "A B");
-    let again = kubectl.fails("debug target --image=other --attach=false -c one");
-    assert!(again.contains("one"), "{again}");
-    // None is added by another way.
-    let dumped = kubectl.run("get pod target -o yaml").replace("name: target", "name: again");
-    let refused = kubectl.fails_with("create -f -", &dumped);
-    assert!(refused.contains("spec.ephemeralContainers: Forbidden: cannot be set on create"), "{refused}");
-    assert_eq!(names(), "one two");
 }

@@ -29,29 +29,10 @@ pub(super) fn check(admission: &Admission, errors: &mut FieldErrors) {
     match before {
         Some(before) => update::check(&before, &spec, errors),
         None if spec.child("ephemeralContainers").is_nonempty() => {
-            let reason = "cannot be set on create: use the subresource ephemeralcontainers";
+            let reason = "cannot be set on create";
             errors.forbidden(&spec.child("ephemeralContainers"), reason);
         }
         None => {}
-    }
-}
-
-/// An update by the subresource, which adds ephemeral containers and cannot change existing ones.
-pub(super) fn check_ephemeral_containers(admission: &Admission, errors: &mut FieldErrors) {
-    meta::check(admission, &NAMING, errors);
-    let spec = admission.new.child("spec").map(errors);
-    check_spec(&spec, errors);
-    let list = spec.child("ephemeralContainers");
-    let before = admission.old.as_ref().map(|old| old.child("spec").child("ephemeralContainers"));
-    for container in before.iter().flat_map(Field::as_items) {
-        let (container, name) = (container.value(), container.value()["name"].as_str().unwrap_or_default());
-        let now = list.as_items().into_iter().find(|now| now.value()["name"] == container["name"]);
-        let verb = match now {
-            Some(now) if now.value() == container => continue,
-            Some(_) => "changed",
-            None => "removed",
-        };
-        errors.forbidden(&list, format!("existing ephemeral containers {} may not be {verb}", quoted(name)));
     }
 }
 
@@ -72,40 +53,8 @@ fn check_spec(spec: &Field, errors: &mut FieldErrors) {
             check_container(&container, &mut names, errors);
         }
     }
-    let targets = names.clone();
     for container in spec.child("ephemeralContainers").items(errors) {
         check_container(&container, &mut names, errors);
-        check_ephemeral_container(&container, &targets, errors);
-    }
-}
-
-/// Fields that an ephemeral container may not have: Services, probes and the scheduler do not know it.
-const NOT_EPHEMERAL: [&str; 8] = [
-    "ports",
-    "resources",
-    "livenessProbe",
-    "readinessProbe",
-    "startupProbe",
-    "lifecycle",
-    "resizePolicy",
-    "restartPolicy",
-];
-
-fn check_ephemeral_container(container: &Field, targets: &BTreeSet<&str>, errors: &mut FieldErrors) {
-    let reason = "cannot be set for an Ephemeral Container";
-    for field in NOT_EPHEMERAL.map(|name| container.child(name)).iter().filter(|field| field.is_nonempty()) {
-        errors.forbidden(field, reason);
-    }
-    for mount in container.child("volumeMounts").items(errors) {
-        for field in ["subPath", "subPathExpr"].map(|name| mount.child(name)) {
-            if field.is_nonempty() {
-                errors.forbidden(&field, reason);
-            }
-        }
-    }
-    let target = container.child("targetContainerName");
-    if let Some(name) = target.nonempty_string(errors).filter(|name| !targets.contains(name)) {
-        errors.not_found(&target, format!("no container or init container is named {}", quoted(name)));
     }
 }
 

@@ -8,9 +8,6 @@ use crate::meta::at;
 
 /// Everything to warn about in a write of an object, or of a part of it.
 pub fn warnings(kind: &ResourceKind, subresource: Subresource, object: &Value) -> Vec<String> {
-    if subresource == Subresource::EphemeralContainers {
-        return vec!["spec.ephemeralContainers: stored, but not started: there is no kubelet".to_owned()];
-    }
     if kind.kind != "Service" || !kind.group.is_empty() {
         return Vec::new();
     }

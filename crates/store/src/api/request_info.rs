@@ -47,7 +47,6 @@ pub(crate) struct RequestInfo {
 pub(crate) enum Subresource {
     None,
     Status,
-    EphemeralContainers,
     Binding,
     Eviction,
     Token,
@@ -59,7 +58,6 @@ impl Subresource {
         match self {
             Self::None => "",
             Self::Status => "status",
-            Self::EphemeralContainers => "ephemeralcontainers",
             Self::Binding => "binding",
             Self::Eviction => "eviction",
             Self::Token => "token",
@@ -107,6 +105,9 @@ pub(super) fn parse(path: &str) -> Result<RequestPath<'_>, StatusError> {
     }
 }
 
+/// What `kubectl debug POD` reports.
+const EPHEMERAL_CONTAINERS: &str = "pods/ephemeralcontainers is not served: no kubelet runs containers here";
+
 fn request_info(group: &str, version: &str, rest: &[&str]) -> Result<RequestInfo, StatusError> {
     // The deprecated prefix /watch/ is not served.
     let (namespace, rest) = match rest {
@@ -124,7 +125,9 @@ fn request_info(group: &str, version: &str, rest: &[&str]) -> Result<RequestInfo
         [] => (None, Subresource::None),
         [name] => (Some(*name), Subresource::None),
         [name, "status"] if kind.status => (Some(*name), Subresource::Status),
-        [name, "ephemeralcontainers"] if kind.binds => (Some(*name), Subresource::EphemeralContainers),
+        [_, "ephemeralcontainers"] if kind.binds => {
+            return Err(StatusError::not_served(EPHEMERAL_CONTAINERS));
+        }
         [name, "binding"] if kind.binds => (Some(*name), Subresource::Binding),
         [name, "eviction"] if kind.binds => (Some(*name), Subresource::Eviction),
         [name, "token"] if kind.issues_tokens => (Some(*name), Subresource::Token),

@@ -376,17 +376,9 @@ pub(super) fn check_resource_version(
 /// The status is written by its subresource only, and a subresource writes nothing else.
 fn keep_server_fields(context: &WriteContext, old: &Value, new: &mut Value) {
     meta::keep_server_fields(old, new);
-    match context.subresource {
-        Subresource::Status => {
-            *new = with_status(context.kind, old, new);
-            return;
-        }
-        Subresource::EphemeralContainers => {
-            admission::defaults(context.kind, new);
-            *new = with_ephemeral_containers(old, new);
-            return;
-        }
-        _ => {}
+    if context.subresource == Subresource::Status {
+        *new = with_status(context.kind, old, new);
+        return;
     }
     if context.kind.status
         && let Some(map) = new.as_object_mut()
@@ -410,15 +402,6 @@ fn with_status(kind: &ResourceKind, old: &Value, new: &Value) -> Value {
         if kind.schema.is_none() {
             set_or_remove(map, "metadata", new.get("metadata").cloned());
         }
-    }
-    with_resource_version(kept, new)
-}
-
-/// The stored Pod with the ephemeral containers of the new one.
-fn with_ephemeral_containers(old: &Value, new: &Value) -> Value {
-    let mut kept = old.clone();
-    if let Some(spec) = kept["spec"].as_object_mut() {
-        set_or_remove(spec, "ephemeralContainers", new["spec"].get("ephemeralContainers").cloned());
     }
     with_resource_version(kept, new)
 }

@@ -93,7 +93,7 @@ fn a_port_that_an_envoy_cannot_bind_is_in_the_status_of_its_gateway_alone() {
     }
     assert!(served("127.0.7.1:8081") && served("127.0.7.1:9082"));
 
-    // In a response that is rejected as a whole, each listener has its line. An Envoy that left has no say.
+    // In a response that is rejected as a whole, each listener has its line. Reports of an Envoy that left do not count.
     let second = TcpListener::bind("127.0.7.1:8083").unwrap();
     let third = gateway("third", &json!([listener("taken", 8083)]));
     apply(&machine.folder, &kubeconfig, &[third]);

@@ -1,4 +1,5 @@
-//! The life of a node proxy: other hands, an API that is away, stops and new configurations, what it tells the cluster.
+//! The life of a node proxy: external changes of its rules, an API that is away, stops and new configurations, what it
+//! writes to the cluster.
 
 use std::time::{Duration, Instant};
 

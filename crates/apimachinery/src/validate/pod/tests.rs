@@ -146,48 +146,9 @@ fn tolerations_are_added_and_gates_are_taken_away() {
     );
 }
 
-/// Fields that are refused when `added` follows the ephemeral container `debug`; `debug` stays unless `added` has it.
-fn ephemeral(added: &Value) -> String {
-    let (mut old, mut new) = (pod(), pod());
-    let debug = json!({"name": "debug", "image": "i"});
-    old["spec"]["ephemeralContainers"] = json!([debug]);
-    new["spec"]["ephemeralContainers"] = match added {
-        Value::Array(all) => json!(all),
-        one => json!([debug, one]),
-    };
-    let found = ValidationOptions::default().validate_ephemeral_containers(&old, &new);
-    found.into_iter().map(|violation| violation.field).collect::<Vec<_>>().join(" ")
-}
-
 #[test]
-fn ephemeral_containers_are_added_by_their_subresource_alone() {
+fn ephemeral_containers_are_not_added_by_a_write_of_the_pod() {
     let list = "spec.ephemeralContainers";
-    for (added, wanted) in [
-        (json!({"name": "second", "image": "i", "targetContainerName": "web"}), ""),
-        (json!({"name": "web", "image": "i"}), "spec.ephemeralContainers[1].name"),
-        (json!({"name": "debug", "image": "i"}), "spec.ephemeralContainers[1].name"),
-        (json!({"name": "second"}), "spec.ephemeralContainers[1].image"),
-        (
-            json!({"name": "second", "image": "i", "targetContainerName": "debug"}),
-            "spec.ephemeralContainers[1].targetContainerName",
-        ),
-        (
-            json!({"name": "second", "image": "i", "ports": [{"containerPort": 80}], "resources": {"limits": {"cpu": 1}}}),
-            "spec.ephemeralContainers[1].ports spec.ephemeralContainers[1].resources",
-        ),
-        (
-            json!({"name": "second", "image": "i", "livenessProbe": {"tcpSocket": {"port": 1}}}),
-            "spec.ephemeralContainers[1].livenessProbe",
-        ),
-        (
-            json!({"name": "second", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "a"}]}),
-            "spec.ephemeralContainers[1].volumeMounts[0].subPath",
-        ),
-        (json!([]), list),
-        (json!([{"name": "debug", "image": "other"}]), list),
-    ] {
-        assert_eq!(ephemeral(&added), wanted, "{added}");
-    }
     let container = json!({"spec": {"ephemeralContainers": [{"name": "debug", "image": "i"}]}});
     creates(&pod(), &[(container.clone(), list)]);
     updates(
