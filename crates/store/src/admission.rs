@@ -17,7 +17,6 @@ mod warnings;
 use apimachinery::validate::{FieldErrorType, ValidationOptions, Violation, refuse_disabled};
 use serde_json::Value;
 
-use crate::api::Subresource;
 use crate::kinds::{Naming, ResourceKind};
 use crate::meta;
 use crate::status::{Cause, StatusError};
@@ -37,7 +36,6 @@ pub fn schema_violations(kind: &ResourceKind, object: &Value) -> Vec<(String, Fi
 pub(crate) fn validate(
     ranges: &service::ServiceRanges,
     kind: &ResourceKind,
-    subresource: Subresource,
     old: Option<&Value>,
     new: &Value,
 ) -> Result<(), StatusError> {

@@ -1,4 +1,4 @@
-//! Which ports of gateways connected Envoys could not bind, as far as they have a say.
+//! Which ports of gateways connected Envoys could not bind.
 //!
 //! An Envoy may report for the gateway of its identity, and only if the identity is proven: by its certificate, or by a
 //! connection from this machine. Elsewhere a client declares what it likes, and could spoil the status of any gateway.

@@ -2,12 +2,11 @@
 
 use serde_json::Value;
 
-use crate::api::Subresource;
 use crate::kinds::ResourceKind;
 use crate::meta::at;
 
-/// Everything to warn about in a write of an object, or of a part of it.
-pub fn warnings(kind: &ResourceKind, subresource: Subresource, object: &Value) -> Vec<String> {
+/// Everything to warn about in a write of an object.
+pub fn warnings(kind: &ResourceKind, object: &Value) -> Vec<String> {
     if kind.kind != "Service" || !kind.group.is_empty() {
         return Vec::new();
     }
@@ -45,9 +44,7 @@ mod tests {
     #[test]
     fn prefer_close_gets_a_deprecation_warning() {
         let services = kinds::find("", "v1", "services").unwrap();
-        let warned = |value: &str| {
-            warnings(services, Subresource::None, &json!({"spec": {"trafficDistribution": value}})).len()
-        };
+        let warned = |value: &str| warnings(services, &json!({"spec": {"trafficDistribution": value}})).len();
         assert_eq!(warned("PreferClose"), 1);
         assert_eq!(warned("PreferSameZone"), 0);
         assert_eq!(warned("zoneward.dev/Spill"), 0);
@@ -57,8 +54,7 @@ mod tests {
     #[test]
     fn external_ips_get_a_deprecation_warning() {
         let services = kinds::find("", "v1", "services").unwrap();
-        let warned =
-            |ips: Value| warnings(services, Subresource::None, &json!({"spec": {"externalIPs": ips}})).len();
+        let warned = |ips: Value| warnings(services, &json!({"spec": {"externalIPs": ips}})).len();
         assert_eq!((warned(json!(["192.0.2.1"])), warned(json!([])), warned(Value::Null)), (1, 0, 0));
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::strategy::{check_resource_version, check_uid};
 use super::write::{decode_strictly, field_manager};
-use super::{Api, Caller, ResourceRequest, ResponseBody, Subresource, WriteContext, body};
+use super::{Api, Caller, ResourceRequest, ResponseBody, WriteContext, body};
 use crate::admission;
 use crate::admission::policy::{self, AdmissionAttributes, AdmissionOperation};
 use crate::kinds::{BINDING, ResourceKind};
@@ -89,7 +89,7 @@ fn bind_in(
     meta::set_in(&mut new, "spec", "nodeName", binding["target"]["name"].clone());
     copy_annotations(&mut new, binding);
     set_scheduled(&mut new, objects.now);
-    admission::validate(&context.ranges, kind, Subresource::None, None, &new)?;
+    admission::validate(&context.ranges, kind, None, &new)?;
     let warnings = policy::check(
         objects,
         &AdmissionAttributes {

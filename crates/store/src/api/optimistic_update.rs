@@ -52,7 +52,7 @@ impl Api {
         let kind = context.kind;
         let now = self.clock().timestamp();
         let Ok(Some(mut new)) = admitted(&context, &stored, object, now) else { return Ok(None) };
-        let mut all_warnings = admission::warnings(kind, context.subresource, &new);
+        let mut all_warnings = admission::warnings(kind, &new);
         all_warnings.extend(warnings);
         let Some(encoded) = EncodedObject::of(&new, stored.json.len() + ROOM) else { return Ok(None) };
         let work = move |objects: &mut ObjectTxn<'_, '_>| {

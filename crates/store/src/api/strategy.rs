@@ -107,13 +107,13 @@ pub(crate) fn create_in(
         false => field_tracking::track_create(context, &mut object, objects.now),
     }
     meta::remove_empty(&mut object);
-    admission::validate(&context.ranges, kind, Subresource::None, None, &object)?;
+    admission::validate(&context.ranges, kind, None, &object)?;
     let (namespace, name) = (meta::text(&object, "namespace"), meta::text(&object, "name"));
     if objects.find(kind, namespace, name)?.is_some() {
         return Err(StatusError::already_exists(kind, name));
     }
     check_grants(objects, context, None, &object)?;
-    let mut warnings = admission::warnings(kind, context.subresource, &object);
+    let mut warnings = admission::warnings(kind, &object);
     if context.policies {
         let attributes = attributes(context, AdmissionOperation::Create, &object, &Value::Null);
         warnings.extend(policy::check(objects, &attributes)?);
@@ -175,7 +175,7 @@ pub(super) fn update_in(
     let (new, mut warnings) = make(&old)?;
     let mut new = prepare_for_update(context, name, &old, new, objects.now)?;
     check_grants(objects, context, Some(&old), &new)?;
-    warnings.extend(admission::warnings(kind, context.subresource, &new));
+    warnings.extend(admission::warnings(kind, &new));
     let attributes = attributes(context, AdmissionOperation::Update, &new, &old);
     warnings.extend(policy::check(objects, &attributes)?);
     if kind.kind == "Service" && context.subresource == Subresource::None {
@@ -319,7 +319,7 @@ pub(super) fn prepare_for_update(
         false => field_tracking::track_update(context, old, &mut new, &owners, now),
     }
     meta::remove_empty(&mut new);
-    admission::validate(&context.ranges, kind, context.subresource, Some(old), &new)?;
+    admission::validate(&context.ranges, kind, Some(old), &new)?;
     Ok(new)
 }
 
