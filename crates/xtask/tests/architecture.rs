@@ -84,6 +84,23 @@ const PURE_MODULES: &[&str] = &[
     "crates/zoneward/src/health_checks/readiness",
 ];
 
+/// Libraries whose callers tell errors apart, each by a type of its own. Those of the other crates end in the text of a
+/// command, in a log line or in an Event, with what was being done, for which `anyhow` is made.
+const OWN_ERRORS: &[&str] = &[
+    "apimachinery",
+    "clock",
+    "dataplane",
+    "fuzz",
+    "listener",
+    "model",
+    "plan",
+    "proxy",
+    "sim",
+    "store",
+    "toolbox",
+    "xds",
+];
+
 /// What would let the world, time or chance into a decision.
 const IMPURE_CRATES: &[&str] = &["tokio", "kube", "rand", "hyper", "reqwest", "chrono"];
 
@@ -218,6 +235,14 @@ fn deciding_crates_depend_on_nothing_that_touches_the_world() {
         violations.extend(wrong.map(|used| format!("crates/{name} must not depend on {used}")));
     }
     assert_none(violations);
+}
+
+#[test]
+fn libraries_have_errors_of_their_own() {
+    let with_anyhow = OWN_ERRORS.iter().filter(|name| dependencies_of(name).contains("anyhow"));
+    assert_none(
+        with_anyhow.map(|name| format!("crates/{name} must not depend on anyhow: use thiserror")).collect(),
+    );
 }
 
 #[test]
