@@ -43,7 +43,7 @@ use super::snapshot_file::{self, SnapshotFile};
 use super::sync_loop::{SyncLoop, SyncLoopParts};
 use super::traffic::{ConnectionSource, NodeTraffic, NodeTrafficSource};
 use super::{local_addresses, running_config, sysctl, traffic};
-use cluster::admin_server::access::{AdminAccess, AdminAccessArgs};
+use cluster::admin_server::access::AdminAccessArgs;
 use cluster::admin_server::{self, AdminPage, AdminRoutes};
 use cluster::ledger_client::LedgerClient;
 use cluster::{Connection, InformerEvent, ObjectKind, systemd};
@@ -109,31 +109,23 @@ pub enum RunEnd {
 }
 
 /// Runs until a signal or a change of the configuration.
-pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunEnd> {
+pub async fn run(settings: NodeSettings, mut options: RunOptions<'_>) -> Result<RunEnd> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
     let mut events = EventRecorder::start(options.client.clone(), &options.node, options.clock.clone());
-    options.notices.into_iter().for_each(|notice| events.warn(notice));
     let sysctls = sysctl::wanted(&settings.configuration, sysctl::cpus());
-    sysctl::set(&sysctls).into_iter().for_each(|notice| events.warn(notice));
+    let notices = std::mem::take(&mut options.notices).into_iter().chain(sysctl::set(&sysctls));
+    notices.for_each(|notice| events.warn(notice));
     let backend = open_backend(&settings, &options.node, &options.clock)?;
     let score = settings.configuration.oom_score_adj.unwrap_or(-999);
     sysctl::set_oom_score(score).into_iter().for_each(|notice| events.warn(notice));
 
     let mut metrics = NodeMetrics::default();
     let (dns_stop, dns_stopped) = watch::channel(false);
-    let dns = options.dns.map(|server| {
-        let context = DnsContext {
-            client: options.client.clone(),
-            node: options.node.clone(),
-            zone: None,
-            gates: settings.proxy.gates.select,
-            snapshot: options.snapshot.map(|path| path.with_file_name(DNS_SNAPSHOT)),
-            clock: options.clock.clone(),
-            random: Random::seeded(clock::os_seed()),
-        };
-        server.start(context, metrics.registry_mut(), dns_stopped)
-    });
+    let dns = options
+        .dns
+        .take()
+        .map(|server| server.start(dns_context(&settings, &options), metrics.registry_mut(), dns_stopped));
     let shared = Arc::new(SharedState {
         health: Mutex::new(ProxyHealth::new(settings.sync_period)),
         metrics,
@@ -141,31 +133,15 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
     });
     // Dropping the sender stops the servers.
     let (_serving, served) = watch::channel(false);
-    let configz = running_config::value(&settings, &options.node, &options.connection);
-    let (live, of) = (configz.clone(), shared.clone());
-    running_config::serve(move || running_config::with_age(&live, &of.objects.age()), &options.clock);
-    let access = match settings.metrics {
-        Some(address) => options.access.access(address, Some(options.client.clone()), &options.clock)?,
-        None => None,
-    };
-    serve_all(&settings, &shared, &configz, access, &served, &options.clock)?;
+    serve_all(&settings, &options, &shared, &served)?;
     let (programmed, lease_state) = watch::channel(ProgrammedState::default());
-    tokio::spawn(object_contact::follow(
-        shared.clone(),
-        programmed.clone(),
-        options.snapshot.map(Path::to_owned),
-        options.clock.clone(),
-    ));
-    let mut first_sync = programmed.subscribe();
-    tokio::spawn(async move {
-        if first_sync.wait_for(|state| state.revision.is_some()).await.is_ok() {
-            systemd::notify_ready();
-        }
-    });
+    let snapshot = options.snapshot.map(Path::to_owned);
+    tokio::spawn(object_contact::follow(shared.clone(), programmed.clone(), snapshot, options.clock.clone()));
+    tokio::spawn(notify_ready(programmed.subscribe()));
     if !options.lease_namespace.is_empty() {
         tokio::spawn(node_lease::keep_lease(
             options.client.clone(),
-            options.lease_namespace,
+            options.lease_namespace.clone(),
             options.node.clone(),
             settings.metrics,
             lease_state,
@@ -174,14 +150,8 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
     }
     let (zones, zones_of_pods) = watch::channel(ZoneLookup::default());
     let (sums, published) = watch::channel(NodeTraffic::default());
-    if let Some(lease) = options.controller_lease {
-        let reporter = TrafficReporter {
-            channel: Box::new(LedgerClient::new(options.client.clone(), options.connection.clone(), lease)),
-            reporter: format!("node/{}", options.node),
-            source: Box::new(NodeTrafficSource { sums: published, zones, shared: shared.clone() }),
-            clock: options.clock.clone(),
-            random: Random::seeded(clock::os_seed()),
-        };
+    let source = NodeTrafficSource { sums: published, zones, shared: shared.clone() };
+    if let Some(reporter) = traffic_reporter(source, &options) {
         tokio::spawn(reporter.run());
     }
     let watches = NodeWatches::start(
@@ -192,11 +162,7 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         settings.configuration.client_connection.accepts_protobuf(),
     );
     let snapshot = options.snapshot.map(|path| SnapshotFile::new(path, WATCHED.to_vec()));
-    let source = match settings.mode {
-        Mode::Iptables => ConnectionSource::Conntrack,
-        Mode::Ipvs => ConnectionSource::Ipvs,
-        Mode::Nftables | Mode::Default => ConnectionSource::Rules,
-    };
+    let source = connection_source(settings.mode);
     let other_modes = other_modes(settings.mode, &options.clock, &mut events);
     let parts = SyncLoopParts {
         settings,
@@ -225,6 +191,45 @@ pub async fn run(settings: NodeSettings, options: RunOptions<'_>) -> Result<RunE
         dns.await.context("DNS panicked")?;
     }
     end
+}
+
+fn dns_context(settings: &NodeSettings, options: &RunOptions<'_>) -> DnsContext {
+    DnsContext {
+        client: options.client.clone(),
+        node: options.node.clone(),
+        zone: None,
+        gates: settings.proxy.gates.select,
+        snapshot: options.snapshot.map(|path| path.with_file_name(DNS_SNAPSHOT)),
+        clock: options.clock.clone(),
+        random: Random::seeded(clock::os_seed()),
+    }
+}
+
+/// Tells systemd about the first complete sync.
+async fn notify_ready(mut programmed: watch::Receiver<ProgrammedState>) {
+    if programmed.wait_for(|state| state.revision.is_some()).await.is_ok() {
+        systemd::notify_ready();
+    }
+}
+
+fn traffic_reporter(source: NodeTrafficSource, options: &RunOptions<'_>) -> Option<TrafficReporter> {
+    let lease = options.controller_lease.clone()?;
+    Some(TrafficReporter {
+        channel: Box::new(LedgerClient::new(options.client.clone(), options.connection.clone(), lease)),
+        reporter: format!("node/{}", options.node),
+        source: Box::new(source),
+        clock: options.clock.clone(),
+        random: Random::seeded(clock::os_seed()),
+    })
+}
+
+/// Where the connections of Services are counted.
+fn connection_source(mode: Mode) -> ConnectionSource {
+    match mode {
+        Mode::Iptables => ConnectionSource::Conntrack,
+        Mode::Ipvs => ConnectionSource::Ipvs,
+        Mode::Nftables | Mode::Default => ConnectionSource::Rules,
+    }
 }
 
 /// The backend of the configured mode. Mode iptables needs its programs, because other software expects its chains; mode
@@ -464,19 +469,24 @@ async fn config_change(path: Option<&Path>) {
 
 fn serve_all(
     settings: &NodeSettings,
+    options: &RunOptions<'_>,
     shared: &Arc<SharedState>,
-    configz: &Value,
-    access: Option<Arc<AdminAccess>>,
     stop: &watch::Receiver<bool>,
-    clock: &Clock,
 ) -> Result<()> {
-    let config = &settings.configuration;
+    let (config, clock) = (&settings.configuration, &options.clock);
+    let configz = running_config::value(settings, &options.node, &options.connection);
+    let (live, of) = (configz.clone(), shared.clone());
+    running_config::serve(move || running_config::with_age(&live, &of.objects.age()), clock);
+    let access = match settings.metrics {
+        Some(address) => options.access.access(address, Some(options.client.clone()), clock)?,
+        None => None,
+    };
     let servers: [(&'static str, Option<SocketAddr>, AdminRoutes); 2] = [
         ("health", settings.healthz, health_pages(shared, clock)),
         (
             "metrics",
             settings.metrics,
-            metrics_pages(shared, settings.mode, configz.clone(), clock).with_access(access),
+            metrics_pages(shared, settings.mode, configz, clock).with_access(access),
         ),
     ];
     for (name, address, routes) in servers {

@@ -35,7 +35,6 @@ impl Collector for ProxyCollector {
 }
 
 fn encode_proxy(encoder: &mut DescriptorEncoder<'_>, proxy: &ProxyShared) -> fmt::Result {
-    let stats = &proxy.stats;
     for (name, help, value) in [
         ("zoneward_proxy_open_connections", "Open downstream connections.", proxy.open_connections()),
         ("zoneward_proxy_open_requests", "Requests in flight.", proxy.requests.in_use()),
@@ -45,6 +44,13 @@ fn encode_proxy(encoder: &mut DescriptorEncoder<'_>, proxy: &ProxyShared) -> fmt
         let family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         ConstGauge::new(value as i64).encode(family)?;
     }
+    encode_limits(encoder, proxy)?;
+    encode_spans(encoder, proxy)?;
+    encode_events(encoder, proxy)
+}
+
+fn encode_limits(encoder: &mut DescriptorEncoder<'_>, proxy: &ProxyShared) -> fmt::Result {
+    let stats = &proxy.stats;
     let help = "Requests answered with 503 because of a limit.";
     let name = "zoneward_proxy_refused_requests";
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -66,6 +72,10 @@ fn encode_proxy(encoder: &mut DescriptorEncoder<'_>, proxy: &ProxyShared) -> fmt
     ] {
         sample(&mut family, [("limit", limit)], counter.value())?;
     }
+    Ok(())
+}
+
+fn encode_spans(encoder: &mut DescriptorEncoder<'_>, proxy: &ProxyShared) -> fmt::Result {
     let spans = proxy.settings.span_exporter.as_ref().map(SpanExporter::stats);
     let help =
         "OpenTelemetry spans, exported, dropped because the queue was full, or not taken by the collector.";
@@ -77,6 +87,11 @@ fn encode_proxy(encoder: &mut DescriptorEncoder<'_>, proxy: &ProxyShared) -> fmt
     ] {
         sample(&mut family, [("result", result)], value.unwrap_or_default())?;
     }
+    Ok(())
+}
+
+fn encode_events(encoder: &mut DescriptorEncoder<'_>, proxy: &ProxyShared) -> fmt::Result {
+    let stats = &proxy.stats;
     let lost = proxy.settings.access_log.as_ref().map_or(0, |log| log.lost());
     for (name, help, value) in [
         ("zoneward_proxy_connections", "Downstream connections.", stats.connections.value()),

@@ -387,6 +387,16 @@ impl Api {
             return self.health();
         }
         let _seat = self.fairness.seat(PriorityLevel::Reads, flow.as_ref()).await?;
+        self.answer_path(path, &head, &accept).await
+    }
+
+    /// Answers a GET of a path that is not an object's.
+    async fn answer_path(
+        &self,
+        path: RequestPath<'_>,
+        head: &Parts,
+        accept: &Accept,
+    ) -> Result<Response<ResponseBody>, StatusError> {
         match path {
             RequestPath::Backup => self.backup().await,
             RequestPath::Metrics => {
@@ -401,7 +411,7 @@ impl Api {
             RequestPath::SigningKeys => Ok(body::json(200, &self.authenticator.key_set())),
             RequestPath::Version => Ok(body::json(200, &discovery::version())),
             RequestPath::Discovery(path) => {
-                let document = discovery::document(path, &accept)?;
+                let document = discovery::document(path, accept)?;
                 let aggregated = document["kind"] == "APIGroupDiscoveryList";
                 let mut response = body::json(200, &document);
                 if aggregated {

@@ -83,12 +83,7 @@ pub(super) async fn forward(
         None if extension.is_some_and(|extension| extension.is_grpc) => Purpose::Grpc,
         None => Purpose::Request,
     };
-    let limits = extension.map(|extension| &extension.limits).filter(|limits| limits.any());
-    let limits: Option<Cow<'_, RequestLimits>> = match (limits, backend.request_limits()) {
-        (Some(own), Some(otherwise)) => Some(Cow::Owned(own.or(&otherwise))),
-        (Some(own), None) => Some(Cow::Borrowed(own)),
-        (None, otherwise) => otherwise.map(Cow::Owned),
-    };
+    let limits = request_limits(extension.map(|extension| &extension.limits), backend.request_limits());
     let response_timeout = proxy.settings.timeouts.response;
     let context = AttemptContext {
         upgrade: upgrade.as_ref(),
@@ -113,20 +108,17 @@ pub(super) async fn forward(
         Some(upgrade) if upgrade.is_accepted(status, upstream.is_http2()) => {
             return upgrade::join(connection, upgrade, response, upstream, &changes, request_log);
         }
-        // An HTTP/2 client would take any success for the tunnel.
-        Some(upgrade) if upgrade.is_connect && status.is_success() => {
-            return local_reply::error(StatusCode::BAD_GATEWAY, is_grpc, request_log);
-        }
-        // Not requested.
-        _ if status == StatusCode::SWITCHING_PROTOCOLS => {
+        // An HTTP/2 client would take any success for the tunnel, and 101 was not requested.
+        upgrade
+            if status == StatusCode::SWITCHING_PROTOCOLS
+                || status.is_success() && upgrade.as_ref().is_some_and(|upgrade| upgrade.is_connect) =>
+        {
             return local_reply::error(StatusCode::BAD_GATEWAY, is_grpc, request_log);
         }
         _ => {}
     }
-    if !response.body().is_end_stream()
-        && proxy.budget.is_spent()
-        && !proxy.budget.relieve(&connection.activity)
-    {
+    let has_body = !response.body().is_end_stream();
+    if has_body && proxy.budget.is_spent() && !proxy.budget.relieve(&connection.activity) {
         proxy.stats.bodies_over_limit.inc();
         let status = StatusCode::SERVICE_UNAVAILABLE;
         return local_reply::error_with_reason(status, router::TOO_MANY_BYTES, is_grpc, request_log);
@@ -136,6 +128,18 @@ pub(super) async fn forward(
     *response.version_mut() = Version::HTTP_11;
     response.extensions_mut().clear();
     response.map(|incoming| ResponseBody::upstream(incoming, upstream, proxy, deadline, request_log))
+}
+
+/// Limits of the rule, before those of the backend.
+fn request_limits(
+    rule: Option<&RequestLimits>,
+    backend: Option<RequestLimits>,
+) -> Option<Cow<'_, RequestLimits>> {
+    match (rule.filter(|limits| limits.any()), backend) {
+        (Some(own), Some(otherwise)) => Some(Cow::Owned(own.or(&otherwise))),
+        (Some(own), None) => Some(Cow::Borrowed(own)),
+        (None, otherwise) => otherwise.map(Cow::Owned),
+    }
 }
 
 /// The reply for a backend that cannot be resolved. It stands for the rule's response, so the rule's filters apply.

@@ -95,32 +95,17 @@ pub fn run(args: &Join) -> Result<bool> {
 }
 
 async fn serve(args: &Join) -> Result<()> {
-    if !args.no_node {
-        check_rights()?;
-    } else if args.dns.dns.is_some() {
-        bail!("--dns is served by the node proxy: leave out --no-node, or --dns");
-    }
-    args.proxies.check()?;
+    check(args)?;
     let mut signals = Signals::listen()?;
-    let (folder, clock) = (&args.data_dir, Clock::system());
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
-        .with_context(|| format!("creating {}", folder.display()))?;
-    if folder.join("store").exists() {
-        bail!(
-            "{} is the data directory of `zoneward up`, whose machine has joined: use another one with --data-dir",
-            folder.display()
-        );
-    }
+    let clock = Clock::system();
+    create_folder(&args.data_dir)?;
     let overseers = admin_server::listen_or_fallback_port(
         args.metrics_bind_address,
         controller_health::ADDRESS,
         "--metrics-bind-address",
     )
     .await?;
-    let kubeconfig = folder.join("kubeconfig");
+    let kubeconfig = args.data_dir.join("kubeconfig");
     let credential =
         credential::obtain(&kubeconfig, args.server.as_deref(), flags(args).as_ref(), &clock).await?;
     let node = credential.node.clone();
@@ -181,6 +166,30 @@ async fn serve(args: &Join) -> Result<()> {
     checking.await.context("the health checks panicked")?;
     keeping.await.context("the renewal of the credential panicked")?;
     registering.await.context("the registration of the Node panicked")
+}
+
+fn check(args: &Join) -> Result<()> {
+    if !args.no_node {
+        check_rights()?;
+    } else if args.dns.dns.is_some() {
+        bail!("--dns is served by the node proxy: leave out --no-node, or --dns");
+    }
+    args.proxies.check()
+}
+
+fn create_folder(folder: &Path) -> Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .with_context(|| format!("creating {}", folder.display()))?;
+    if folder.join("store").exists() {
+        bail!(
+            "{} is the data directory of `zoneward up`, whose machine has joined: use another one with --data-dir",
+            folder.display()
+        );
+    }
+    Ok(())
 }
 
 fn flags(args: &Join) -> Option<JoinFlags> {
