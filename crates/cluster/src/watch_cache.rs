@@ -11,6 +11,8 @@ use model::gateway_api::{CertificateKind, CertificateSource, GatewayApiKind, Gat
 use model::plant::{PlantedBug, is_planted};
 use model::{Interner, Name, Notice, Object, ObjectKey, ServiceKey, Snapshot, parse};
 
+use plan::dependents::Change;
+
 use super::{InformerEvent, ObjectKind, WatchedObject};
 
 /// A change of the cache.
@@ -27,6 +29,48 @@ pub enum ObjectChange {
     Listed(ObjectKind, BTreeSet<ObjectKey>),
     /// The watch failed and is retried.
     Failed(ObjectKind, String),
+}
+
+impl ObjectChange {
+    /// This change beside what the snapshot holds; `None` if nothing depends on it.
+    pub fn compared<'s>(&'s self, snapshot: &'s Snapshot) -> Option<Change<'s>> {
+        match self {
+            Self::Applied(object, _) => Change::applied(snapshot, object),
+            Self::Deleted(kind, key) | Self::Unreadable(kind, key, _) => removed(snapshot, *kind, key),
+            Self::Other(..) | Self::Listed(..) | Self::Failed(..) => None,
+        }
+    }
+}
+
+/// What the snapshot holds, without a new version.
+fn removed<'s>(snapshot: &'s Snapshot, kind: ObjectKind, key: &'s ObjectKey) -> Option<Change<'s>> {
+    Some(match kind {
+        ObjectKind::Service => {
+            Change::Service((snapshot.service(&ServiceKey::new(&key.namespace, &key.name)), None))
+        }
+        ObjectKind::Slice => Change::Slice((snapshot.slice(key), None)),
+        ObjectKind::Pod => Change::Pod((snapshot.pod(key), None)),
+        ObjectKind::Node => Change::Node((snapshot.node(&key.name), None)),
+        ObjectKind::Namespace => Change::Namespace((snapshot.namespace(&key.name), None)),
+        ObjectKind::MeshHttpRoute => Change::MeshHttpRoute((snapshot.mesh_http_route(key), None)),
+        ObjectKind::MeshGatewayHttpRoute => {
+            Change::MeshGatewayHttpRoute((snapshot.mesh_gateway_http_route(key), None))
+        }
+        ObjectKind::MeshTcpRoute => Change::MeshTcpRoute((snapshot.mesh_tcp_route(key), None)),
+        ObjectKind::MeshGateway => Change::MeshGateway((snapshot.mesh_gateway(key), None)),
+        ObjectKind::MeshLoadBalancing => {
+            Change::MeshLoadBalancing((snapshot.load_balancing_policy(key), None))
+        }
+        ObjectKind::MeshRouteFilter => Change::MeshRouteFilter((snapshot.route_filter(key), None)),
+        ObjectKind::GatewayApi(kind) => Change::GatewayApi(kind, key, None),
+        ObjectKind::ServiceCidr
+        | ObjectKind::IpAddress
+        | ObjectKind::Lease
+        | ObjectKind::Secret
+        | ObjectKind::ConfigMap
+        | ObjectKind::CustomResourceDefinition
+        | ObjectKind::ZoneDrain => return None,
+    })
 }
 
 /// A Snapshot that follows the API.

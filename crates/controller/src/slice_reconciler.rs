@@ -13,14 +13,14 @@ use insight::status_board::Evaluations;
 use jiff::Timestamp;
 use model::{Name, Notice, Object, ObjectKey, ObjectRef, Service, ServiceKey, Slice, Snapshot, annotation};
 use plan::PlanningConfig;
+use plan::dependents::{NodeChange, SelectorIndex, node_changed, services_on_node};
 use plan::drain::ZoneDrains;
 use plan::hints::conditions::NODES_BEHIND_INTERVAL;
 use plan::hints::{ClusterTopology, HintOutcome, Mechanism, NodeAcks};
 use plan::planner::Planner;
 use plan::slices::{self, SliceMode, SlicePlan};
 use plan::work_queue::{
-    Expectations, MonotonicTime, NodeChange, QueueTiming, SelectorIndex, SliceLosses, SliceVersion,
-    SyncOutcome, WorkQueue, node_changed, services_on_node,
+    Expectations, MonotonicTime, QueueTiming, SliceLosses, SliceVersion, SyncOutcome, WorkQueue,
 };
 use serde_json::Value;
 use tracing::{debug, info, warn};

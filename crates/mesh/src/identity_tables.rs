@@ -13,19 +13,19 @@ use model::{
 };
 use plan::FeatureGates;
 use plan::backends::{fallbacks, locality_rule};
+use plan::dependents::AffectedTables;
 use plan::routes::{
     GatewayRoutes, LoadBalancingByService, MeshClient, OutboundRoutes, PolicyConsumer, all_load_balancing,
     idle_fields,
 };
 
-use super::affected::Affected;
 use super::certificate_watches::CertificateKey;
 use super::proxy_identity::{PlannedGateway, ProxyIdentity, ProxyRole};
 
 /// Shared by all identities during one refresh.
 pub(super) struct RefreshContext<'r> {
     pub(super) snapshot: &'r Snapshot,
-    pub(super) affected: &'r Affected,
+    pub(super) affected: &'r AffectedTables,
     /// Also plan failover tiers.
     pub(super) with_fallbacks: bool,
     /// Backends planned in this refresh, shared by identities in the same place.

@@ -7,7 +7,6 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-mod affected;
 pub mod certificate_watches;
 pub mod control;
 pub mod embedded_proxy;

@@ -25,8 +25,9 @@ use model::gateway_api::{CertificateKind, GatewayApiKind};
 use model::parse::route::mesh_object;
 use model::random::Random;
 use model::route::PolicyTarget;
-use model::{Interner, Name, Notice, Object, ObjectKey, ObjectRef, ServiceKey, Snapshot};
-use plan::gateway_api::{AssignedAddresses, StatusKey, UnboundPorts};
+use model::{Interner, Name, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot};
+use plan::dependents::{ChangedObject, StatusKey};
+use plan::gateway_api::{AssignedAddresses, UnboundPorts};
 use plan::routes::{
     RouteStatus, SecretState, never_matching, of_gateway, of_gateway_http_route, of_http_route,
     of_load_balancing, of_route_filter, of_tcp_route,
@@ -47,7 +48,7 @@ use cluster::write::{MERGE_PATCH, send};
 use cluster::{
     Informer, InformerEvent, ObjectChange, ObjectKind, WatchCache, WatchSpec, api_outage, failure,
 };
-use gateway_api::{ChangeAbout, GatewayApiStatuses, VERSIONED_DEFINITION};
+use gateway_api::{GatewayApiStatuses, VERSIONED_DEFINITION};
 
 /// Concurrent writes.
 const WRITERS: usize = 5;
@@ -247,23 +248,23 @@ impl StatusReconciler {
             self.enqueue(key);
         }
         for change in self.mirror.read(event) {
-            self.enqueue_affected(&change);
-            let about = ChangeAbout::of(&change, self.mirror.snapshot());
-            self.enqueue_dependents(about.as_ref());
+            self.note_presence(&change);
+            let snapshot = self.mirror.snapshot();
+            let changed = change.compared(snapshot).and_then(|change| ChangedObject::of(&change, snapshot));
+            self.enqueue_dependents(changed.as_ref());
             self.mirror.apply(change);
-            self.enqueue_dependents(about.as_ref());
+            self.enqueue_dependents(changed.as_ref());
         }
     }
 
-    /// Enqueues what a change may affect in the Gateway API, before or after it is applied.
-    fn enqueue_dependents(&mut self, about: Option<&ChangeAbout>) {
-        let Some(about) = about else { return };
-        let affected = self.gateway_api.affected(about, self.mirror.snapshot());
-        self.enqueue_standard(affected);
-        for namespace in about.mesh_namespaces(self.mirror.snapshot()) {
-            self.enqueue_users(&namespace);
-        }
-        for key in about.mesh_policies(self.mirror.snapshot()) {
+    /// Enqueues what depends on an object, before or after its change is applied.
+    fn enqueue_dependents(&mut self, changed: Option<&ChangedObject>) {
+        let Some(changed) = changed else { return };
+        self.wants_other_secrets |= matches!(changed, ChangedObject::MeshGateway(_));
+        let affected = self.gateway_api.affected(changed, self.mirror.snapshot());
+        self.enqueue_standard(affected.gateway_api);
+        affected.namespaces.iter().for_each(|namespace| self.enqueue_users(namespace));
+        for key in affected.mesh_gateway_http_routes {
             self.enqueue((ObjectKind::MeshGatewayHttpRoute, key));
         }
     }
@@ -276,45 +277,28 @@ impl StatusReconciler {
         }
     }
 
-    /// Enqueues objects whose status a change may affect.
-    fn enqueue_affected(&mut self, change: &ObjectChange) {
+    /// Forgets objects that are gone, and enqueues all when a kind that they may refer to has been listed.
+    fn note_presence(&mut self, change: &ObjectChange) {
         match change {
-            ObjectChange::Applied(Object::Service(new), _) => {
-                let looks = |service: &model::Service| (service.kind, service.ports.clone());
-                if self.mirror.snapshot().service(&new.key).map(looks) != Some(looks(new)) {
-                    self.enqueue_users(&new.key.namespace);
-                }
-            }
-            ObjectChange::Applied(Object::MeshGateway(gateway), _) => self.gateway_changed(&gateway.key),
-            ObjectChange::Deleted(kind, key) | ObjectChange::Unreadable(kind, key, _) => {
-                if matches!(change, ObjectChange::Deleted(..)) {
-                    self.records.remove(&(*kind, key.clone()));
-                    if let ObjectKind::GatewayApi(kind) = kind {
-                        self.gateway_api.forget(*kind, key);
-                    }
-                }
-                match kind {
-                    ObjectKind::Service => self.enqueue_users(&key.namespace),
-                    ObjectKind::MeshGateway => self.gateway_changed(key),
-                    _ => {}
+            ObjectChange::Deleted(kind, key) => {
+                self.records.remove(&(*kind, key.clone()));
+                if let ObjectKind::GatewayApi(kind) = kind {
+                    self.gateway_api.forget(*kind, key);
                 }
             }
             ObjectChange::Listed(kind, seen) => {
                 self.records.retain(|(of, key), _| of != kind || seen.contains(key));
-                // Objects that refer to this kind can be evaluated now.
                 let all: Vec<Key> = self.records.keys().cloned().collect();
                 all.into_iter().for_each(|key| self.enqueue(key));
                 if let ObjectKind::GatewayApi(kind) = kind {
                     self.gateway_api.retain(*kind, seen);
                 }
             }
-            ObjectChange::Applied(..) | ObjectChange::Other(..) | ObjectChange::Failed(..) => {}
+            ObjectChange::Applied(..)
+            | ObjectChange::Unreadable(..)
+            | ObjectChange::Other(..)
+            | ObjectChange::Failed(..) => {}
         }
-    }
-
-    fn gateway_changed(&mut self, key: &ObjectKey) {
-        self.wants_other_secrets = true;
-        self.enqueue_users(&key.namespace);
     }
 
     fn enqueue(&mut self, key: Key) {
@@ -375,8 +359,7 @@ impl StatusReconciler {
         self.answered.insert((kind, key.clone()));
         if self.mirror.snapshot().certificate_source(kind, &key) != source.as_ref() {
             self.mirror.put_certificate(kind, &key, source);
-            let affected = self.gateway_api.affected_by_certificate(self.mirror.snapshot());
-            self.enqueue_standard(affected);
+            self.enqueue_dependents(Some(&ChangedObject::Certificate));
         }
         if kind != CertificateKind::Secret {
             return;
@@ -406,8 +389,7 @@ impl StatusReconciler {
         let is_changed = |key: &&ObjectKey| before.get(*key) != self.unbound.get(*key);
         let changed: Vec<ObjectKey> = all.into_iter().filter(is_changed).cloned().collect();
         for key in changed {
-            let affected = self.gateway_api.affected_by_ports(&key, self.mirror.snapshot());
-            self.enqueue_standard(affected);
+            self.enqueue_dependents(Some(&ChangedObject::BoundPorts(key.clone())));
             self.enqueue((ObjectKind::MeshGateway, key));
         }
     }

@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use model::gateway_api::CertificateKind;
 use model::{BackendTable, Notice, Object, ObjectKey, RouteTable, Snapshot, Timestamp};
+use plan::dependents::AffectedTables;
 use plan::routes::unused_targets;
 use xds::render::PemKeyPair;
 
-use super::affected::Affected;
 use super::certificate_watches::{CertificateData, CertificateKey, CertificateUpdate};
 pub use super::identity_tables::ChangedTables;
 use super::identity_tables::{IdentityTables, RefreshContext};
@@ -85,7 +85,7 @@ pub struct TableCache {
     mirror: WatchCache,
     with_fallbacks: bool,
     identities: BTreeMap<ProxyIdentity, IdentityTables>,
-    affected: Affected,
+    affected: AffectedTables,
     certificates: BTreeMap<CertificateKey, CertificateData>,
     /// Notices about single objects.
     object_notices: BTreeMap<(ObjectKind, ObjectKey), Vec<Notice>>,
@@ -133,8 +133,8 @@ impl TableCache {
     fn apply_change(&mut self, change: ObjectChange) {
         // Changes before all kinds are listed are planned once, when they are.
         let listed = self.is_listed();
-        if listed {
-            self.affected.add(&change, self.mirror.snapshot());
+        if listed && let Some(compared) = change.compared(self.mirror.snapshot()) {
+            self.affected.add(&compared, self.mirror.snapshot());
         }
         self.note_change(&change);
         self.mirror.apply(change);

@@ -15,7 +15,6 @@ mod attached_routes;
 mod attachment;
 mod backend_tls;
 pub(crate) mod bound_ports;
-mod dependents;
 mod features;
 mod listeners;
 mod mesh_routes;
@@ -30,8 +29,8 @@ mod tests;
 
 pub use addresses::{AssignedAddresses, GATEWAY_NAME_LABEL, MachineAddresses, machine_addresses};
 pub use attached_routes::AttachedRoutes;
+pub(crate) use attachment::gateway_of;
 pub use bound_ports::{PortReport, UnboundPort, UnboundPorts};
-pub use dependents::{ChangedObject, StatusKey, dependent_statuses};
 pub use features::{BUNDLE_VERSION, SUPPORTED_FEATURES};
 pub(crate) use mesh_routes::deciding_routes;
 pub use mesh_routes::{MeshRouting, mesh_routing};

@@ -21,6 +21,7 @@ pub mod backends;
 pub mod capacity;
 mod condition_status;
 pub mod config;
+pub mod dependents;
 pub mod dns;
 pub mod drain;
 pub mod feature_gates;

@@ -9,7 +9,6 @@
 //! A key is waiting at most once and running at most once, so the queue is bounded by the number of Services. An added key
 //! is handed out until a sync that started later succeeds.
 
-mod affected;
 mod expectations;
 mod slice_losses;
 #[cfg(test)]
@@ -20,7 +19,6 @@ use std::time::Duration;
 
 use model::ServiceKey;
 
-pub use affected::{NodeChange, SelectorIndex, node_changed, services_on_node, services_to_requeue};
 pub use expectations::{Expectations, SliceVersion};
 pub use slice_losses::SliceLosses;
 

@@ -1,21 +1,19 @@
 //! The statuses of the Gateway API: what is written, beside what other controllers wrote.
 //!
 //! ```text
-//! change -> plan::gateway_api::dependent_statuses -> queue -> StatusPlanner -> merged with the stored status -> a write
+//! change -> plan::dependents -> queue -> StatusPlanner -> merged with the stored status -> a write
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use model::gateway_api::{CONTROLLER, GatewayApiKind};
-use model::{Name, Object, ObjectKey, ServiceKey, Snapshot};
-use plan::gateway_api::{
-    AssignedAddresses, AttachedRoutes, ChangedObject, StatusKey, StatusPlanner, UnboundPorts,
-    dependent_statuses,
-};
+use model::{Name, ObjectKey, Snapshot};
+use plan::dependents::{AffectedStatuses, ChangedObject, StatusKey, dependent_statuses};
+use plan::gateway_api::{AssignedAddresses, AttachedRoutes, StatusPlanner, UnboundPorts};
 use serde_json::{Map, Value, json};
 
-use cluster::{ObjectChange, ObjectKind};
+use cluster::ObjectKind;
 
 use super::conditions::StatusWrite;
 use crate::certificate_watches::CertificateKey;
@@ -110,43 +108,15 @@ impl GatewayApiStatuses {
     }
 
     /// The statuses that a change may affect; it is asked before the change and after it.
-    pub(super) fn affected(&mut self, change: &ChangeAbout, snapshot: &Snapshot) -> BTreeSet<StatusKey> {
-        let changed = match change {
-            ChangeAbout::GatewayApi(kind, key) => {
-                // A route needs certificates only by the policies of its backends.
-                self.wants_other_certificates |= !matches!(kind, GatewayApiKind::Route(_));
-                ChangedObject::GatewayApi(*kind, key)
-            }
-            ChangeAbout::Service(key) => ChangedObject::Service(key),
-            ChangeAbout::Namespace(name) => ChangedObject::Namespace(name),
-            ChangeAbout::MeshGateway(key) => ChangedObject::MeshGateway(key),
-            ChangeAbout::MeshGatewayHttpRoute(key) => ChangedObject::MeshGatewayHttpRoute(key),
-            ChangeAbout::RouteFilter(key) => ChangedObject::RouteFilter(key),
-            ChangeAbout::MeshPolicy(kind, key) => {
-                let destinations = destinations(*kind, key, snapshot);
-                let of = |service| {
-                    dependent_statuses(snapshot, ChangedObject::MeshPolicy(service), &mut self.attached)
-                };
-                return destinations.iter().flat_map(of).collect();
-            }
-        };
+    pub(super) fn affected(&mut self, changed: &ChangedObject, snapshot: &Snapshot) -> AffectedStatuses {
         let found = dependent_statuses(snapshot, changed, &mut self.attached);
-        self.wants_other_certificates |= found.iter().any(|(kind, _)| *kind == GatewayApiKind::TlsPolicy);
+        self.wants_other_certificates |= match changed {
+            ChangedObject::Certificate => false,
+            // A route needs certificates only by the policies of its backends.
+            ChangedObject::GatewayApi(kind, _) if !matches!(kind, GatewayApiKind::Route(_)) => true,
+            _ => found.gateway_api.iter().any(|(kind, _)| *kind == GatewayApiKind::TlsPolicy),
+        };
         found
-    }
-
-    /// The statuses that a Secret or ConfigMap may affect.
-    pub(super) fn affected_by_certificate(&mut self, snapshot: &Snapshot) -> BTreeSet<StatusKey> {
-        dependent_statuses(snapshot, ChangedObject::Certificate, &mut self.attached)
-    }
-
-    /// The statuses that the bound ports of a Gateway affect.
-    pub(super) fn affected_by_ports(
-        &mut self,
-        gateway: &ObjectKey,
-        snapshot: &Snapshot,
-    ) -> BTreeSet<StatusKey> {
-        dependent_statuses(snapshot, ChangedObject::BoundPorts(gateway), &mut self.attached)
     }
 
     /// The Secrets and ConfigMaps that Gateways need, if they may have changed.
@@ -177,113 +147,6 @@ impl GatewayApiStatuses {
             Some((key.clone(), stored.write(key, patch)))
         };
         keys.iter().filter_map(write).collect()
-    }
-}
-
-/// An object that a change is about.
-pub(super) enum ChangeAbout {
-    GatewayApi(GatewayApiKind, ObjectKey),
-    Service(ServiceKey),
-    Namespace(Name),
-    MeshPolicy(ObjectKind, ObjectKey),
-    MeshGateway(ObjectKey),
-    MeshGatewayHttpRoute(ObjectKey),
-    RouteFilter(ObjectKey),
-}
-
-impl ChangeAbout {
-    /// `None` if the change affects no status of the Gateway API. The snapshot is the one before the change.
-    pub(super) fn of(change: &ObjectChange, snapshot: &Snapshot) -> Option<Self> {
-        match change {
-            ObjectChange::Applied(object, _) => match object {
-                Object::GatewayApi(object) if snapshot.holds(object) => None,
-                Object::GatewayApi(object) => {
-                    let (kind, key) = object.kind_and_key()?;
-                    Some(Self::GatewayApi(kind, key.clone()))
-                }
-                Object::Service(new) => {
-                    let looks = |service: &model::Service| {
-                        let addresses = (service.cluster_ips.clone(), service.load_balancer.clone());
-                        (service.kind, service.ports.clone(), service.labels.clone(), addresses)
-                    };
-                    let is_same = snapshot.service(&new.key).map(looks) == Some(looks(new));
-                    (!is_same).then(|| Self::Service(new.key.clone()))
-                }
-                Object::Namespace(new) => {
-                    let is_same = snapshot.namespace(&new.name).is_some_and(|held| held.labels == new.labels);
-                    (!is_same).then(|| Self::Namespace(new.name.clone()))
-                }
-                Object::MeshHttpRoute(new) => {
-                    let is_same = snapshot.mesh_http_route(&new.key) == Some(&**new);
-                    (!is_same).then(|| Self::MeshPolicy(ObjectKind::MeshHttpRoute, new.key.clone()))
-                }
-                Object::MeshTcpRoute(new) => {
-                    let is_same = snapshot.mesh_tcp_route(&new.key) == Some(&**new);
-                    (!is_same).then(|| Self::MeshPolicy(ObjectKind::MeshTcpRoute, new.key.clone()))
-                }
-                Object::MeshGateway(new) => {
-                    let is_same = snapshot.mesh_gateway(&new.key) == Some(&**new);
-                    (!is_same).then(|| Self::MeshGateway(new.key.clone()))
-                }
-                Object::MeshGatewayHttpRoute(new) => {
-                    let is_same = snapshot.mesh_gateway_http_route(&new.key) == Some(&**new);
-                    (!is_same).then(|| Self::MeshGatewayHttpRoute(new.key.clone()))
-                }
-                Object::MeshRouteFilter(new) => {
-                    let is_same = snapshot.route_filter(&new.key) == Some(&**new);
-                    (!is_same).then(|| Self::RouteFilter(new.key.clone()))
-                }
-                _ => None,
-            },
-            ObjectChange::Deleted(kind, key) | ObjectChange::Unreadable(kind, key, _) => match kind {
-                ObjectKind::GatewayApi(kind) => Some(Self::GatewayApi(*kind, key.clone())),
-                ObjectKind::Service => Some(Self::Service(ServiceKey::new(&key.namespace, &key.name))),
-                ObjectKind::Namespace => Some(Self::Namespace(key.name.clone())),
-                ObjectKind::MeshHttpRoute | ObjectKind::MeshTcpRoute => {
-                    Some(Self::MeshPolicy(*kind, key.clone()))
-                }
-                ObjectKind::MeshGateway => Some(Self::MeshGateway(key.clone())),
-                ObjectKind::MeshGatewayHttpRoute => Some(Self::MeshGatewayHttpRoute(key.clone())),
-                ObjectKind::MeshRouteFilter => Some(Self::RouteFilter(key.clone())),
-                _ => None,
-            },
-            ObjectChange::Listed(..) | ObjectChange::Other(..) | ObjectChange::Failed(..) => None,
-        }
-    }
-
-    /// The MeshGatewayHTTPRoutes whose host a route of the Gateway API has, too; after a Gateway's change, all.
-    pub(super) fn mesh_policies(&self, snapshot: &Snapshot) -> BTreeSet<ObjectKey> {
-        match self {
-            Self::GatewayApi(GatewayApiKind::Route(kind), key) => {
-                let hosts = snapshot.route(*kind, key).into_iter().flat_map(|o| o.hostnames.iter());
-                let policies = hosts.flat_map(|host| snapshot.mesh_gateway_http_routes_of_host(host));
-                policies.map(|policy| policy.key.clone()).collect()
-            }
-            Self::GatewayApi(GatewayApiKind::Grant | GatewayApiKind::TlsPolicy, _) => BTreeSet::new(),
-            Self::GatewayApi(..) => snapshot.mesh_gateway_http_route_keys().cloned().collect(),
-            _ => BTreeSet::new(),
-        }
-    }
-
-    /// The namespaces of the Services that a route of the Gateway API decides for: Mesh* policies depend on it.
-    pub(super) fn mesh_namespaces(&self, snapshot: &Snapshot) -> BTreeSet<Name> {
-        let Self::GatewayApi(GatewayApiKind::Route(kind), key) = self else { return BTreeSet::new() };
-        let parents = snapshot.route(*kind, key).into_iter().flat_map(|route| route.parents.iter());
-        let services = parents.filter(|parent| parent.kind() == model::gateway_api::ParentKind::Service);
-        services.map(|parent| parent.object.namespace.clone()).collect()
-    }
-}
-
-fn destinations(kind: ObjectKind, key: &ObjectKey, snapshot: &Snapshot) -> BTreeSet<ServiceKey> {
-    match kind {
-        ObjectKind::MeshHttpRoute => {
-            let policy = snapshot.mesh_http_route(key).into_iter();
-            policy.flat_map(|policy| policy.to.iter().map(|to| to.service.clone())).collect()
-        }
-        _ => {
-            let policy = snapshot.mesh_tcp_route(key).into_iter();
-            policy.flat_map(|policy| policy.to.iter().filter_map(|to| to.service.clone())).collect()
-        }
     }
 }
 

@@ -11,8 +11,9 @@ use cluster::{Informer, InformerEvent, ObjectChange, ObjectKind, WatchCache, Wat
 use ipnet::IpNet;
 use kube::Client;
 use model::random::Random;
-use model::{Object, ServiceKey, Timestamp};
+use model::{ServiceKey, Slice, Timestamp};
 use plan::FeatureGates;
+use plan::dependents::Change;
 use plan::dns::{DnsDecision, DnsName, DnsQuestion, DnsView, ReverseIndex, answer};
 use plan::select::NodeView;
 use tokio::sync::watch;
@@ -85,19 +86,12 @@ impl DnsTable {
 
     /// Services whose addresses a change may alter.
     fn affected(&self, change: &ObjectChange) -> BTreeSet<ServiceKey> {
-        let snapshot = self.cache.snapshot();
-        match change {
-            ObjectChange::Applied(Object::Service(service), _) => [service.key.clone()].into(),
-            ObjectChange::Applied(Object::Slice(slice), _) => {
-                slice.service().into_iter().chain(snapshot.service_of_slice(&slice.key)).collect()
+        match change.compared(self.cache.snapshot()) {
+            Some(Change::Service((old, new))) => {
+                old.or(new).map(|service| service.key.clone()).into_iter().collect()
             }
-            ObjectChange::Deleted(ObjectKind::Service, key)
-            | ObjectChange::Unreadable(ObjectKind::Service, key, _) => {
-                [ServiceKey::new(&key.namespace, &key.name)].into()
-            }
-            ObjectChange::Deleted(ObjectKind::Slice, key)
-            | ObjectChange::Unreadable(ObjectKind::Slice, key, _) => {
-                snapshot.service_of_slice(key).into_iter().collect()
+            Some(Change::Slice((old, new))) => {
+                [old, new].into_iter().flatten().filter_map(Slice::service).collect()
             }
             _ => BTreeSet::new(),
         }

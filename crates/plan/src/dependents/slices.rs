@@ -1,4 +1,4 @@
-//! The Services that a change of a pod or node affects.
+//! The Services whose slices a change of a pod or node affects.
 //!
 //! Services are indexed by their selectors, so that the cost depends on the affected Services only.
 

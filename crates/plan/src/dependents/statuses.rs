@@ -4,51 +4,105 @@ use std::collections::BTreeSet;
 
 use model::gateway_api::{BackendTlsPolicy, Gateway, GatewayApiKind, ListenerSet, ParentKind, Route};
 use model::route::MeshGatewayHttpRoute;
-use model::{Name, ObjectKey, ServiceKey, Snapshot};
+use model::{Name, ObjectKey, Service, ServiceKey, Snapshot};
 
-use super::addresses::GATEWAY_NAME_LABEL;
-use super::attached_routes::AttachedRoutes;
-use super::attachment::gateway_of;
+use super::{Change, same};
+use crate::gateway_api::{AttachedRoutes, GATEWAY_NAME_LABEL, gateway_of};
 
-/// An object with a status.
+/// An object of the Gateway API with a status.
 pub type StatusKey = (GatewayApiKind, ObjectKey);
 
 /// An object that changed.
-#[derive(Clone, Copy, Debug)]
-pub enum ChangedObject<'a> {
-    GatewayApi(GatewayApiKind, &'a ObjectKey),
-    Service(&'a ServiceKey),
+#[derive(Clone, Debug)]
+pub enum ChangedObject {
+    GatewayApi(GatewayApiKind, ObjectKey),
+    Service(ServiceKey),
     /// Its labels.
-    Namespace(&'a Name),
+    Namespace(Name),
     /// A Secret or ConfigMap that certificates come from.
     Certificate,
-    /// A MeshHTTPRoute or MeshTCPRoute with this destination.
-    MeshPolicy(&'a ServiceKey),
+    MeshHttpRoute(ObjectKey),
+    MeshTcpRoute(ObjectKey),
     /// Its ports are not free for Gateways.
-    MeshGateway(&'a ObjectKey),
+    MeshGateway(ObjectKey),
     /// Its hosts may be those of routes.
-    MeshGatewayHttpRoute(&'a ObjectKey),
-    RouteFilter(&'a ObjectKey),
+    MeshGatewayHttpRoute(ObjectKey),
+    RouteFilter(ObjectKey),
     /// Whether proxies have bound the ports of this Gateway.
-    BoundPorts(&'a ObjectKey),
+    BoundPorts(ObjectKey),
+}
+
+impl ChangedObject {
+    /// `None` if no status depends on what changed.
+    pub fn of(change: &Change<'_>, snapshot: &Snapshot) -> Option<Self> {
+        match *change {
+            Change::Service((old, new)) => {
+                let service = old.or(new).filter(|_| !same((old, new), has_same_look))?;
+                Some(Self::Service(service.key.clone()))
+            }
+            Change::Namespace((old, new)) => {
+                let namespace = old.or(new).filter(|_| !same((old, new), |a, b| a.labels == b.labels))?;
+                Some(Self::Namespace(namespace.name.clone()))
+            }
+            Change::MeshHttpRoute((old, new)) => {
+                old.or(new).filter(|_| old != new).map(|route| Self::MeshHttpRoute(route.key.clone()))
+            }
+            Change::MeshTcpRoute((old, new)) => {
+                old.or(new).filter(|_| old != new).map(|route| Self::MeshTcpRoute(route.key.clone()))
+            }
+            Change::MeshGateway((old, new)) => {
+                old.or(new).filter(|_| old != new).map(|gateway| Self::MeshGateway(gateway.key.clone()))
+            }
+            Change::MeshGatewayHttpRoute((old, new)) => {
+                old.or(new).filter(|_| old != new).map(|route| Self::MeshGatewayHttpRoute(route.key.clone()))
+            }
+            Change::MeshRouteFilter((old, new)) => {
+                old.or(new).filter(|_| old != new).map(|filter| Self::RouteFilter(filter.key.clone()))
+            }
+            Change::GatewayApi(_, _, Some(new)) if snapshot.holds(new) => None,
+            Change::GatewayApi(kind, key, _) => Some(Self::GatewayApi(kind, key.clone())),
+            Change::Slice(_) | Change::Pod(_) | Change::Node(_) | Change::MeshLoadBalancing(_) => None,
+        }
+    }
+}
+
+fn has_same_look(a: &Service, b: &Service) -> bool {
+    (a.kind, &a.ports, &a.labels) == (b.kind, &b.ports, &b.labels)
+        && (&a.cluster_ips, &a.load_balancer) == (&b.cluster_ips, &b.load_balancer)
+}
+
+/// What statuses are planned again.
+#[derive(Debug, Default)]
+pub struct AffectedStatuses {
+    pub gateway_api: BTreeSet<StatusKey>,
+    pub mesh_gateway_http_routes: BTreeSet<ObjectKey>,
+    /// Namespaces whose Mesh* objects, and those with a destination there, are affected.
+    pub namespaces: BTreeSet<Name>,
 }
 
 /// The statuses that a change may affect. It is asked before the change and after it: both count.
 pub fn dependent_statuses(
     snapshot: &Snapshot,
-    changed: ChangedObject<'_>,
+    changed: &ChangedObject,
     attached: &mut AttachedRoutes,
-) -> BTreeSet<StatusKey> {
+) -> AffectedStatuses {
     let mut found = DependentStatuses { snapshot, attached, keys: BTreeSet::new() };
     match changed {
-        ChangedObject::GatewayApi(kind, key) => found.gateway_api(kind, key),
+        ChangedObject::GatewayApi(kind, key) => found.gateway_api(*kind, key),
         ChangedObject::Service(key) => found.service(key),
         ChangedObject::Namespace(name) => found.namespace(name),
         ChangedObject::Certificate => {
             found.gateways();
             found.tls_policies(snapshot.all_backend_tls_policies());
         }
-        ChangedObject::MeshPolicy(service) => found.of_service_parent(service),
+        ChangedObject::MeshHttpRoute(key) => {
+            let destinations = snapshot.mesh_http_route(key).into_iter().flat_map(|route| &route.to);
+            destinations.for_each(|to| found.of_service_parent(&to.service));
+        }
+        ChangedObject::MeshTcpRoute(key) => {
+            let destinations = snapshot.mesh_tcp_route(key).into_iter().flat_map(|route| &route.to);
+            destinations.filter_map(|to| to.service.as_ref()).for_each(|key| found.of_service_parent(key));
+        }
         ChangedObject::MeshGateway(key) => {
             found.gateways();
             for policy in snapshot.mesh_gateway_http_routes(&key.namespace) {
@@ -68,7 +122,39 @@ pub fn dependent_statuses(
             snapshot.mesh_gateway_http_route(key).into_iter().for_each(|policy| found.with_hosts(policy));
         }
     }
-    found.keys
+    AffectedStatuses {
+        gateway_api: found.keys,
+        mesh_gateway_http_routes: mesh_gateway_http_routes(snapshot, changed),
+        namespaces: namespaces(snapshot, changed),
+    }
+}
+
+/// The MeshGatewayHTTPRoutes whose host a route of the Gateway API has, too; after a Gateway's change, all.
+fn mesh_gateway_http_routes(snapshot: &Snapshot, changed: &ChangedObject) -> BTreeSet<ObjectKey> {
+    match changed {
+        ChangedObject::GatewayApi(GatewayApiKind::Route(kind), key) => {
+            let hosts = snapshot.route(*kind, key).into_iter().flat_map(|o| o.hostnames.iter());
+            let policies = hosts.flat_map(|host| snapshot.mesh_gateway_http_routes_of_host(host));
+            policies.map(|policy| policy.key.clone()).collect()
+        }
+        ChangedObject::GatewayApi(GatewayApiKind::Grant | GatewayApiKind::TlsPolicy, _) => BTreeSet::new(),
+        ChangedObject::GatewayApi(..) => snapshot.mesh_gateway_http_route_keys().cloned().collect(),
+        _ => BTreeSet::new(),
+    }
+}
+
+/// The namespace of a Service or MeshGateway, and those of the Services that a route of the Gateway API decides for.
+fn namespaces(snapshot: &Snapshot, changed: &ChangedObject) -> BTreeSet<Name> {
+    match changed {
+        ChangedObject::Service(key) => [key.namespace.clone()].into(),
+        ChangedObject::MeshGateway(key) => [key.namespace.clone()].into(),
+        ChangedObject::GatewayApi(GatewayApiKind::Route(kind), key) => {
+            let parents = snapshot.route(*kind, key).into_iter().flat_map(|route| route.parents.iter());
+            let services = parents.filter(|parent| parent.kind() == ParentKind::Service);
+            services.map(|parent| parent.object.namespace.clone()).collect()
+        }
+        _ => BTreeSet::new(),
+    }
 }
 
 struct DependentStatuses<'s> {

@@ -12,44 +12,43 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::gateway_api::{GatewayApiKind, GatewayApiObject, ParentKind, Route};
+use model::gateway_api::{CertificateKind, GatewayApiKind, GatewayApiObject, ParentKind, Route};
 use model::route::{
     MeshGateway, MeshGatewayHttpRoute, MeshHttpRoute, MeshTcpRoute, PolicyTarget, RouteFilter, RouteRule,
     ToHttp,
 };
-use model::{Labels, Name, Node, Object, ObjectKey, Pod, Service, ServiceKey, Slice, Snapshot};
+use model::{Labels, Name, Node, ObjectKey, Pod, Service, ServiceKey, Slice, Snapshot};
 
-use super::certificate_watches::CertificateKey;
-use cluster::{ObjectChange, ObjectKind};
+use super::{Change, Versions, same};
 
 /// What has to be planned again.
 #[derive(Debug, Default)]
-pub(super) struct Affected {
-    pub(super) everything: bool,
+pub struct AffectedTables {
+    pub everything: bool,
     /// Outbounds of these Services, for every client.
-    pub(super) destinations: BTreeSet<ServiceKey>,
+    pub destinations: BTreeSet<ServiceKey>,
     /// Outbounds of these Services, but only by these MeshHTTPRoutes.
-    pub(super) http_routes_by_destination: BTreeMap<ServiceKey, BTreeSet<ObjectKey>>,
+    pub http_routes_by_destination: BTreeMap<ServiceKey, BTreeSet<ObjectKey>>,
     /// All routes of these gateways.
-    pub(super) mesh_gateways: BTreeSet<ObjectKey>,
-    pub(super) gateway_routes: BTreeSet<ObjectKey>,
+    pub mesh_gateways: BTreeSet<ObjectKey>,
+    pub gateway_routes: BTreeSet<ObjectKey>,
     /// Endpoints of these Services.
-    pub(super) backends: BTreeSet<ServiceKey>,
+    pub backends: BTreeSet<ServiceKey>,
     /// Sidecars of these Services.
-    pub(super) clients: BTreeSet<ServiceKey>,
+    pub clients: BTreeSet<ServiceKey>,
     /// Pods with changed labels.
-    pub(super) pods: BTreeSet<ObjectKey>,
+    pub pods: BTreeSet<ObjectKey>,
     /// Nodes with a changed zone or region.
-    pub(super) nodes: BTreeSet<Name>,
-    pub(super) certificates: BTreeSet<CertificateKey>,
+    pub nodes: BTreeSet<Name>,
+    pub certificates: BTreeSet<(CertificateKind, ObjectKey)>,
     /// Gateways of the Gateway API.
-    pub(super) gateways: BTreeSet<ObjectKey>,
-    pub(super) all_gateways: bool,
-    pub(super) load_balancing: bool,
+    pub gateways: BTreeSet<ObjectKey>,
+    pub all_gateways: bool,
+    pub load_balancing: bool,
 }
 
-impl Affected {
-    pub(super) fn is_empty(&self) -> bool {
+impl AffectedTables {
+    pub fn is_empty(&self) -> bool {
         !self.everything
             && self.destinations.is_empty()
             && self.http_routes_by_destination.is_empty()
@@ -66,88 +65,41 @@ impl Affected {
     }
 
     /// Whether policies, or what they select clients by, changed.
-    pub(super) fn may_change_load_balancing(&self) -> bool {
+    pub fn may_change_load_balancing(&self) -> bool {
         self.load_balancing || !self.clients.is_empty() || !self.nodes.is_empty()
     }
 
     /// Adds what a change affects. The snapshot is the one before the change.
-    pub(super) fn add(&mut self, change: &ObjectChange, snapshot: &Snapshot) {
-        match change {
-            ObjectChange::Applied(object, _) => self.put(object, snapshot),
-            ObjectChange::Deleted(kind, key) | ObjectChange::Unreadable(kind, key, _) => {
-                self.gone(*kind, key, snapshot)
+    pub fn add(&mut self, change: &Change<'_>, snapshot: &Snapshot) {
+        match *change {
+            Change::Service(versions) => self.service(versions, snapshot),
+            Change::Slice(versions) => self.slice(versions),
+            Change::Pod(versions) => self.pod(versions, snapshot),
+            Change::Node(versions) => self.node(versions),
+            Change::Namespace(versions) => self.all_gateways |= !same(versions, |a, b| a.labels == b.labels),
+            Change::MeshHttpRoute(versions) => self.http_route(versions),
+            Change::MeshGatewayHttpRoute(versions) => self.gateway_route(versions),
+            Change::MeshTcpRoute(versions) => self.tcp_route(versions),
+            Change::MeshGateway(versions) => self.gateway(versions),
+            Change::MeshLoadBalancing(versions) => {
+                self.load_balancing |= !same(versions, |a, b| a.is_same(b))
             }
-            ObjectChange::Other(..) | ObjectChange::Listed(..) | ObjectChange::Failed(..) => {}
-        }
-    }
-
-    fn put(&mut self, object: &Object, snapshot: &Snapshot) {
-        match object {
-            Object::Service(new) => self.service(snapshot.service(&new.key), Some(new), snapshot),
-            Object::Slice(new) => self.slice(snapshot.slice(&new.key), Some(new)),
-            Object::Pod(new) => self.pod(snapshot.pod(&new.key), Some(new), snapshot),
-            Object::Node(new) => self.node(snapshot.node(&new.name), Some(new)),
-            Object::MeshHttpRoute(new) => self.http_route(snapshot.mesh_http_route(&new.key), Some(new)),
-            Object::MeshGatewayHttpRoute(new) => {
-                self.gateway_route(snapshot.mesh_gateway_http_route(&new.key), Some(new))
-            }
-            Object::MeshTcpRoute(new) => self.tcp_route(snapshot.mesh_tcp_route(&new.key), Some(new)),
-            Object::MeshGateway(new) => self.gateway(snapshot.mesh_gateway(&new.key), Some(new)),
-            Object::MeshRouteFilter(new) if snapshot.route_filter(&new.key) == Some(&**new) => {}
-            Object::MeshRouteFilter(new) => self.route_filter(&new.key, snapshot),
-            Object::MeshLoadBalancing(new) => {
-                let held = snapshot.load_balancing_policy(&new.identity.key);
-                self.load_balancing |= held.is_none_or(|held| !held.is_same(new));
-            }
-            Object::GatewayApi(new) if snapshot.holds(new) => {}
-            Object::GatewayApi(new) => {
-                if let Some((kind, key)) = new.kind_and_key() {
-                    self.gateway_api(kind, key, snapshot);
+            Change::MeshRouteFilter((old, new)) => {
+                if let Some(filter) = old.or(new).filter(|_| old != new) {
+                    self.route_filter(&filter.key, snapshot);
                 }
-                match &**new {
-                    GatewayApiObject::Route(route) => self.route(route, snapshot),
-                    GatewayApiObject::ListenerSet(set) => {
+            }
+            Change::GatewayApi(_, _, Some(new)) if snapshot.holds(new) => {}
+            Change::GatewayApi(kind, key, new) => {
+                self.gateway_api(kind, key, snapshot);
+                match new {
+                    Some(GatewayApiObject::Route(route)) => self.route(route, snapshot),
+                    Some(GatewayApiObject::ListenerSet(set)) => {
                         self.gateways.insert(set.parent.object.key());
                     }
                     _ => {}
                 }
             }
-            Object::Namespace(new) => {
-                let known = snapshot.namespace(&new.name).map(|held| &held.labels);
-                self.all_gateways |= known != Some(&new.labels);
-            }
-            Object::ServiceCidr(_) | Object::IpAddress(_) => {}
-        }
-    }
-
-    fn gone(&mut self, kind: ObjectKind, key: &ObjectKey, snapshot: &Snapshot) {
-        match kind {
-            ObjectKind::Service => {
-                let key = ServiceKey::new(&key.namespace, &key.name);
-                self.service(snapshot.service(&key), None, snapshot);
-            }
-            ObjectKind::Slice => self.slice(snapshot.slice(key), None),
-            ObjectKind::Pod => self.pod(snapshot.pod(key), None, snapshot),
-            ObjectKind::Node => self.node(snapshot.node(&key.name), None),
-            ObjectKind::MeshHttpRoute => self.http_route(snapshot.mesh_http_route(key), None),
-            ObjectKind::MeshGatewayHttpRoute => {
-                self.gateway_route(snapshot.mesh_gateway_http_route(key), None)
-            }
-            ObjectKind::MeshTcpRoute => self.tcp_route(snapshot.mesh_tcp_route(key), None),
-            ObjectKind::MeshGateway => self.gateway(snapshot.mesh_gateway(key), None),
-            ObjectKind::MeshRouteFilter => self.route_filter(key, snapshot),
-            ObjectKind::MeshLoadBalancing => {
-                self.load_balancing |= snapshot.load_balancing_policy(key).is_some();
-            }
-            ObjectKind::GatewayApi(kind) => self.gateway_api(kind, key, snapshot),
-            ObjectKind::Namespace => self.all_gateways = true,
-            ObjectKind::ServiceCidr
-            | ObjectKind::IpAddress
-            | ObjectKind::Lease
-            | ObjectKind::Secret
-            | ObjectKind::ConfigMap
-            | ObjectKind::CustomResourceDefinition
-            | ObjectKind::ZoneDrain => {}
         }
     }
 
@@ -196,15 +148,15 @@ impl Affected {
         }
     }
 
-    fn service(&mut self, old: Option<&Service>, new: Option<&Service>, snapshot: &Snapshot) {
+    fn service(&mut self, (old, new): Versions<'_, Service>, snapshot: &Snapshot) {
         let Some(key) = old.or(new).map(|service| service.key.clone()) else { return };
-        if !same(old, new, |a, b| a.selector == b.selector) {
+        if !same((old, new), |a, b| a.selector == b.selector) {
             self.clients.insert(key.clone());
         }
-        if !same(old, new, has_same_backends) {
+        if !same((old, new), has_same_backends) {
             self.backends.insert(key.clone());
         }
-        if !same(old, new, has_same_routes) {
+        if !same((old, new), has_same_routes) {
             self.routes_to(&key, snapshot);
             self.destinations.insert(key);
         }
@@ -234,17 +186,17 @@ impl Affected {
         }
     }
 
-    fn slice(&mut self, old: Option<&Slice>, new: Option<&Slice>) {
-        if same(old, new, |a, b| a.content == b.content && a.deleting == b.deleting) {
+    fn slice(&mut self, (old, new): Versions<'_, Slice>) {
+        if same((old, new), |a, b| a.content == b.content && a.deleting == b.deleting) {
             return;
         }
         // A slice may move from one Service to another.
         self.backends.extend([old, new].into_iter().flatten().filter_map(Slice::service));
     }
 
-    fn pod(&mut self, old: Option<&Pod>, new: Option<&Pod>, snapshot: &Snapshot) {
+    fn pod(&mut self, (old, new): Versions<'_, Pod>, snapshot: &Snapshot) {
         let Some(key) = old.or(new).map(|pod| pod.key.clone()) else { return };
-        if same(old, new, |a, b| a.labels == b.labels) {
+        if same((old, new), |a, b| a.labels == b.labels) {
             return;
         }
         let carries = |selector: &Labels| {
@@ -259,16 +211,16 @@ impl Affected {
         self.pods.insert(key);
     }
 
-    fn node(&mut self, old: Option<&Node>, new: Option<&Node>) {
+    fn node(&mut self, (old, new): Versions<'_, Node>) {
         if let Some(node) = old.or(new)
-            && !same(old, new, |a, b| (&a.zone, &a.region) == (&b.zone, &b.region))
+            && !same((old, new), |a, b| (&a.zone, &a.region) == (&b.zone, &b.region))
         {
             self.nodes.insert(node.name.clone());
         }
     }
 
-    fn http_route(&mut self, old: Option<&MeshHttpRoute>, new: Option<&MeshHttpRoute>) {
-        if same(old, new, |a, b| a == b) {
+    fn http_route(&mut self, (old, new): Versions<'_, MeshHttpRoute>) {
+        if same((old, new), |a, b| a == b) {
             return;
         }
         for policy in [old, new].into_iter().flatten() {
@@ -284,16 +236,16 @@ impl Affected {
         }
     }
 
-    fn gateway_route(&mut self, old: Option<&MeshGatewayHttpRoute>, new: Option<&MeshGatewayHttpRoute>) {
+    fn gateway_route(&mut self, (old, new): Versions<'_, MeshGatewayHttpRoute>) {
         if let Some(policy) = old.or(new)
-            && !same(old, new, |a, b| a == b)
+            && !same((old, new), |a, b| a == b)
         {
             self.gateway_routes.insert(policy.key.clone());
         }
     }
 
-    fn tcp_route(&mut self, old: Option<&MeshTcpRoute>, new: Option<&MeshTcpRoute>) {
-        if same(old, new, |a, b| a == b) {
+    fn tcp_route(&mut self, (old, new): Versions<'_, MeshTcpRoute>) {
+        if same((old, new), |a, b| a == b) {
             return;
         }
         for policy in [old, new].into_iter().flatten() {
@@ -302,9 +254,9 @@ impl Affected {
         }
     }
 
-    fn gateway(&mut self, old: Option<&MeshGateway>, new: Option<&MeshGateway>) {
+    fn gateway(&mut self, (old, new): Versions<'_, MeshGateway>) {
         if let Some(gateway) = old.or(new)
-            && !same(old, new, |a, b| a == b)
+            && !same((old, new), |a, b| a == b)
         {
             self.mesh_gateways.insert(gateway.key.clone());
         }
@@ -314,14 +266,6 @@ impl Affected {
         if let PolicyTarget::Gateway(name, _) = target {
             self.mesh_gateways.insert(ObjectKey::new(namespace, name));
         }
-    }
-}
-
-fn same<T>(old: Option<&T>, new: Option<&T>, is_same: impl Fn(&T, &T) -> bool) -> bool {
-    match (old, new) {
-        (Some(old), Some(new)) => is_same(old, new),
-        (None, None) => true,
-        _ => false,
     }
 }
 

@@ -30,16 +30,16 @@ struct OwnerRoutes {
 
 impl AttachedRoutes {
     /// The listeners of an owner changed, or whom they allow.
-    pub(super) fn forget(&mut self, kind: ParentKind, key: &ObjectKey) {
+    pub(crate) fn forget(&mut self, kind: ParentKind, key: &ObjectKey) {
         self.owners.remove(&(kind, key.clone()));
     }
 
-    pub(super) fn forget_all(&mut self) {
+    pub(crate) fn forget_all(&mut self) {
         self.owners.clear();
     }
 
     /// A route changed; `parents` has those before and after the change.
-    pub(super) fn route_changed(&mut self, route: &Route) {
+    pub(crate) fn route_changed(&mut self, route: &Route) {
         for parent in &route.parents {
             if let Some(owner) = self.owners.get_mut(&(parent.kind(), parent.object.key())) {
                 owner.stale.insert((route.kind, route.identity.key.clone()));

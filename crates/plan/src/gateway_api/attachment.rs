@@ -8,7 +8,7 @@ use super::Problem;
 use super::listeners::{EffectiveGateway, EffectiveListener, in_scope};
 
 /// The Gateway of a parentRef, and the ListenerSet if that is the parent.
-pub(super) fn gateway_of<'s>(
+pub(crate) fn gateway_of<'s>(
     snapshot: &'s Snapshot,
     parent: &ParentReference,
 ) -> Option<(&'s Gateway, Option<ObjectKey>)> {

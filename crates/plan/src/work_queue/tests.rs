@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::dependents::{NodeChange, SelectorIndex, node_changed, services_on_node, services_to_requeue};
 
 fn key(name: &str) -> ServiceKey {
     ServiceKey::new(&Name::new("shop"), &Name::new(name))
