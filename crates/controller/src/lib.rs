@@ -14,6 +14,7 @@
 
 pub mod addresses;
 pub mod conditions;
+pub mod controllers;
 mod demand_loop;
 pub mod hand_back;
 mod last_sync;

@@ -24,7 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cluster", &["clock", "listener", "model", "plan"]),
     ("insight", &["clock", "cluster", "model", "output", "plan"]),
     ("node", &["clock", "cluster", "dataplane", "insight", "listener", "model", "plan"]),
-    ("controller", &["apimachinery", "clock", "cluster", "insight", "model", "output", "plan"]),
+    ("controller", &["apimachinery", "clock", "cluster", "insight", "mesh", "model", "output", "plan"]),
     ("mesh", &["clock", "cluster", "dataplane", "insight", "model", "output", "plan", "proxy", "xds"]),
     ("demo", &["clock", "cluster", "model", "output", "plan"]),
     (

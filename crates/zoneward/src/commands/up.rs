@@ -25,11 +25,9 @@ use anyhow::{Context, Result, bail};
 use apimachinery::audit_policy::AuditPolicy;
 use clock::Clock;
 use ipnet::IpNet;
-use kube::Client;
 use model::annotation;
 use model::random::Random;
 use plan::gateway_api::AssignedAddresses;
-use prometheus_client::registry::Registry;
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits};
 use store::audit::{AuditLog, AuditOptions, AuditStats};
@@ -39,28 +37,25 @@ use store::engine::{Engine, EngineOptions, Migration, Reencryption};
 use store::server::ApiServer;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tracing::{error, info, warn};
 
 use super::status::server::StatusListener;
 use crate::cli;
 use crate::health_checks::{self, HealthCheckMetrics};
-use ::mesh::route_status::{self, ObservedGateways};
 use ::node::dns::{DnsContext, DnsServer};
 use cluster::Connection;
 use cluster::admin_server::access::AdminAccess;
 use cluster::admin_server::controller_health::{self, ApiHealth};
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::leader_election::election::ElectionTiming;
-use cluster::leader_election::{LeaderElectionConfig, LeaderElector, LedgerAddressSource, while_leading};
+use cluster::leader_election::{LeaderElectionConfig, LedgerAddressSource};
 use cluster::ledger_client;
 use cluster::log;
 use cluster::log::LogFormat;
 use cluster::signals::Signals;
 use cluster::supervisor::{self, ChildPrivileges, ChildProgram, RestartBackoff};
 use cluster::systemd;
-use controller::addresses;
-use controller::{ControllerConfig, ControllerMetrics};
+use controller::controllers::{ClusterIps, Controllers, ControllersOptions};
 use insight::traffic_ledger::SharedLedger;
 
 /// Identity in the leader lease. The data directory belongs to one process, so that a successor after a crash takes
@@ -189,24 +184,31 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let mut controllers = None;
     if !args.no_controllers {
         let status = StatusListener::bind(&args.status).await?;
-        let address = status.address();
-        let mut config = args.slice_controller();
-        config.traffic = ledger.view();
-        config.ledger = Some(ledger.clone());
+        let remote = remote_ledger(overseers.local_addr()?, listen, access.clone());
+        let election = election(args, status.address(), remote, &clock, random.split());
+        let slices = args.slice_controller();
         info!(url = status.url(), "serving the dashboard");
         // A viewer's token needs the API over TLS: in this process and on the socket, the client is trusted.
         let connection = Connection { kubeconfig: Some(kubeconfig.clone()), ..Connection::default() };
-        status.serve(&config, &args.access, client.clone(), connection, stopped.clone()).await?;
-        let random = random.split();
-        let started = Controllers::start(
-            client.clone(),
-            args,
-            (config, address),
-            &clock,
-            random,
-            &mut registry,
-            (&ledger, remote_ledger(overseers.local_addr()?, listen, access.clone())),
-        );
+        status.serve(&slices, &args.access, client.clone(), connection, stopped.clone()).await?;
+        let options = ControllersOptions {
+            slices,
+            lease_name: election.name.clone(),
+            election: Some(election),
+            ledger: ledger.clone(),
+            gateway_addresses: AssignedAddresses::Machine(args.machine_addresses()),
+            cluster_ips: Some(ClusterIps {
+                ranges: args.service_cluster_ip_range.clone(),
+                leader_only: false,
+            }),
+        };
+        let started = Controllers::start(client.clone(), options, &mut registry);
+        let failure = started.failure();
+        tokio::spawn(async move {
+            if let Some(advice) = failure.await {
+                error!(advice, "EndpointSlice controller ended");
+            }
+        });
         controllers = Some(started);
     }
     let checks = HealthCheckMetrics::default();
@@ -383,99 +385,30 @@ fn remote_ledger(
     Some(LedgerAddressSource::new(move || ledger_client::https_address(host, &access.certificate_digest())))
 }
 
-/// The controllers, in this process.
-struct Controllers {
-    stop: watch::Sender<bool>,
-    tasks: [JoinHandle<()>; 4],
-    elector: LeaderElector,
-    /// Why the EndpointSlice controller exited.
-    ended: watch::Receiver<Option<String>>,
-}
-
-impl Controllers {
-    fn start(
-        client: Client,
-        args: &cli::Up,
-        (config, status_address): (ControllerConfig, SocketAddr),
-        clock: &Clock,
-        mut random: Random,
-        registry: &mut Registry,
-        (ledger, remote_ledger): (&SharedLedger, Option<LedgerAddressSource>),
-    ) -> Self {
-        let (stop, stopped) = watch::channel(false);
-        // `zoneward controller` may run against this API as well: one of them leads.
-        let election = LeaderElectionConfig {
-            namespace: "kube-system".to_owned(),
-            name: "zoneward-controller".to_owned(),
-            identity: IDENTITY.to_owned(),
-            annotations: [(annotation::STATUS_ADDRESS.to_owned(), status_address.to_string())].into(),
-            timing: ElectionTiming::default(),
-            clock: clock.clone(),
-            random: random.split(),
-            ledger_address: {
-                let address = format!("unix:{}", ledger_socket(args).display());
-                LedgerAddressSource::new(move || {
-                    match remote_ledger.as_ref().and_then(|remote| remote.current()) {
-                        Some(remote) => format!("{address} {remote}"),
-                        None => address.clone(),
-                    }
-                })
-            },
-        };
-        let name = election.name.clone();
-        let elector = LeaderElector::start(client.clone(), Some(election));
-        elector.register_metrics(&name, registry);
-        let counting = ledger.clone().follow(elector.leading(), stopped.clone());
-        let ranges = args.service_cluster_ip_range.clone();
-        let keeping = addresses::run(client.clone(), ranges, clock.clone(), random.split(), stopped.clone());
-        let (leading, accepting) = (elector.leading(), elector.leading());
-        let metrics = ControllerMetrics::default();
-        metrics.register(registry);
-        let (why, ended) = watch::channel(None);
-        let conditions = {
-            let (client, stopped) = (client.clone(), stopped.clone());
-            let gateways = ObservedGateways {
-                addresses: AssignedAddresses::Machine(args.machine_addresses()),
-                unbound_ports: Some(ledger.unbound_ports()),
-            };
-            async move {
-                let begin = || {
-                    route_status::run(
-                        client.clone(),
-                        gateways.clone(),
-                        clock::Clock::system(),
-                        model::random::Random::seeded(clock::os_seed()),
-                        stopped.clone(),
-                    )
-                };
-                while_leading(accepting, stopped.clone(), begin).await;
-            }
-        };
-        let slices = async move {
-            let advice = controller::run(client, config, metrics, leading, stopped).await.advice();
-            if let Some(advice) = &advice {
-                error!(advice, "EndpointSlice controller ended");
-            }
-            why.send_replace(advice);
-        };
-        let tasks =
-            [tokio::spawn(keeping), tokio::spawn(slices), tokio::spawn(conditions), tokio::spawn(counting)];
-        Self { stop, tasks, elector, ended }
-    }
-
-    /// Whether the EndpointSlice controller runs.
-    fn check(&self, ready: HealthChecks) -> HealthChecks {
-        let ended = self.ended.clone();
-        ready.check("endpointslices", move || ended.borrow().clone().map_or(Ok(()), Err))
-    }
-
-    async fn stop(self) -> Result<()> {
-        self.stop.send_replace(true);
-        for task in self.tasks {
-            task.await.context("a controller task panicked")?;
+/// As the only process with this API; a `zoneward controller` may run against it as well, and one of them leads.
+fn election(
+    args: &cli::Up,
+    status: SocketAddr,
+    remote_ledger: Option<LedgerAddressSource>,
+    clock: &Clock,
+    random: Random,
+) -> LeaderElectionConfig {
+    let local = format!("unix:{}", ledger_socket(args).display());
+    let ledger_address = LedgerAddressSource::new(move || {
+        match remote_ledger.as_ref().and_then(LedgerAddressSource::current) {
+            Some(remote) => format!("{local} {remote}"),
+            None => local.clone(),
         }
-        self.elector.release().await;
-        Ok(())
+    });
+    LeaderElectionConfig {
+        namespace: "kube-system".to_owned(),
+        name: "zoneward-controller".to_owned(),
+        identity: IDENTITY.to_owned(),
+        annotations: [(annotation::STATUS_ADDRESS.to_owned(), status.to_string())].into(),
+        timing: ElectionTiming::default(),
+        clock: clock.clone(),
+        random,
+        ledger_address,
     }
 }
 
