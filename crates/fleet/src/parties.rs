@@ -81,7 +81,8 @@ impl ApiProcess {
         let (stop, stopped) = watch::channel(false);
         let started = runtime.block_on(async {
             let engine = Engine::open_on(disk.clone(), options).map_err(|error| error.to_string())?;
-            let ranges = ServiceRanges { cluster_ips: vec![service_range()], ..ServiceRanges::default() };
+            let ranges =
+                ServiceRanges { cluster_ips: vec![service_range()], ..ServiceRanges::without_flags() };
             let api = Api::new(Arc::new(engine), ranges, ApiLimits::default()).with_random(random);
             let listen = SocketAddr::from(([192, 0, 2, 1], 6443));
             let options = BootstrapOptions { service_cidrs: vec![service_range()], listen };

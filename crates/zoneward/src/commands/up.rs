@@ -28,7 +28,6 @@ use ipnet::IpNet;
 use model::annotation;
 use model::random::Random;
 use plan::gateway_api::AssignedAddresses;
-use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits};
 use store::audit::{AuditLog, AuditOptions, AuditStats};
 use store::bootstrap::{self, BootstrapOptions, bootstrap};
@@ -118,9 +117,8 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let dns = DnsServer::bind(&args.dns).await?;
 
     let service_cidrs = args.service_cluster_ip_range.clone();
-    let (cluster_ips, load_balancers) = (service_cidrs.clone(), args.load_balancer_range.clone());
-    let gates = args.slice_controller().settings.planning.gates;
-    let ranges = ServiceRanges { cluster_ips, load_balancers, gates, ..ServiceRanges::default() };
+    let ranges = args.service_ranges();
+    let gates = ranges.gates;
     let mut api = Api::new(Arc::new(engine), ranges, ApiLimits::default());
     if let Some(path) = &args.audit_log_path {
         api = api.with_audit(audit_log(args, path)?);

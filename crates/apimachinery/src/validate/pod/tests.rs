@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::validate::ValidationOptions;
 use crate::validate::test_cases::{creates, updates};
 
 fn pod() -> Value {
