@@ -10,6 +10,7 @@ pub(super) mod machine;
 pub(super) mod mesh;
 mod proxy_api;
 pub(super) mod proxy_folder;
+mod served_api;
 mod store_metrics;
 
 use std::ffi::OsString;
@@ -18,26 +19,24 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::health_checks::readiness::CheckScope;
-use anyhow::{Context, Result, bail};
-use apimachinery::audit_policy::AuditPolicy;
+use anyhow::{Context, Result, anyhow, bail};
 use clock::Clock;
 use ipnet::IpNet;
+use kube::Client;
 use model::annotation;
 use model::random::Random;
 use plan::gateway_api::AssignedAddresses;
-use store::api::{Api, ApiLimits};
-use store::audit::{AuditLog, AuditOptions, AuditStats};
-use store::bootstrap::{self, BootstrapOptions, bootstrap};
-use store::credentials::Credentials;
-use store::engine::{Engine, EngineOptions, Migration, Reencryption};
+use prometheus_client::registry::Registry;
+use store::api::Api;
 use store::server::ApiServer;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
-use tracing::{error, info, warn};
+use tokio::task::JoinHandle;
+use tracing::{error, info};
 
+use self::served_api::{OpenStore, ServedApi};
 use super::status::server::StatusListener;
 use crate::cli;
 use crate::health_checks::{self, HealthCheckMetrics};
@@ -60,8 +59,6 @@ use insight::traffic_ledger::SharedLedger;
 /// Identity in the leader lease. The data directory belongs to one process, so that a successor after a crash takes
 /// over the lease immediately.
 const IDENTITY: &str = "zoneward-up";
-/// How often lost audit events are logged.
-const AUDIT_REPORT_PERIOD: Duration = Duration::from_secs(60);
 
 /// Runs until SIGINT or SIGTERM.
 pub fn run(args: &cli::Up) -> Result<bool> {
@@ -72,19 +69,6 @@ pub fn run(args: &cli::Up) -> Result<bool> {
     Ok(true)
 }
 
-/// Opens the store in the format of this program, encrypted with the first key.
-fn open_store(store: &Path, args: &cli::Up) -> Result<Engine> {
-    let encryption = args.encryption.keys()?;
-    if let Some(Migration { from, to, backup, .. }) = Engine::migrate(store)? {
-        info!(from, to, backup = %backup.display(), "store migrated; the backup has the old format");
-    }
-    if let Some(Reencryption { versions, key }) = Engine::reencrypt(store, &encryption)? {
-        let key = key.map_or("none".to_owned(), |key| key.to_string());
-        info!(versions, key, "store re-encrypted");
-    }
-    Ok(Engine::open(store, EngineOptions { encryption, ..EngineOptions::default() })?)
-}
-
 async fn serve_all(args: &cli::Up) -> Result<()> {
     check_ranges(&args.service_cluster_ip_range)?;
     if !args.no_node {
@@ -93,230 +77,212 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let proxies = mesh::ProxySupervisor::new(args)?;
     // From here on, signals shut down gracefully.
     let mut signals = Signals::listen()?;
-    let data = &args.data_dir;
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(data)
-        .with_context(|| format!("creating {}", data.display()))?;
+    create_data_folder(&args.data_dir)?;
     let backup_schedule = backups::BackupSchedule::open(&args.backups)?;
-    let engine = open_store(&data.join("store"), args)?;
-    let credentials =
-        Credentials::open(data).with_context(|| format!("credentials in {}", data.display()))?;
+    let store = OpenStore::open(args)?;
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("listening on {}: use another address with --listen", args.listen))?;
-    let listen = listener.local_addr().context("listen address")?;
-    let overseers = admin_server::listen_or_fallback_port(
-        args.metrics_bind_address,
-        controller_health::ADDRESS,
-        "--metrics-bind-address",
-    )
-    .await?;
-
+    let flag = "--metrics-bind-address";
+    let overseers =
+        admin_server::listen_or_fallback_port(args.metrics_bind_address, controller_health::ADDRESS, flag)
+            .await?;
     let dns = DnsServer::bind(&args.dns).await?;
 
-    let service_cidrs = args.service_cluster_ip_range.clone();
-    let ranges = args.service_ranges();
-    let gates = ranges.gates;
-    let mut api = Api::new(Arc::new(engine), ranges, ApiLimits::default());
-    if let Some(path) = &args.audit_log_path {
-        api = api.with_audit(audit_log(args, path)?);
+    let (stop, stopped) = watch::channel(false);
+    let served = ServedApi::start(args, store, listener, stopped.clone()).await?;
+    let mut daemon = Daemon::new(args, &served, stopped)?;
+    let (dns_stop, dns_stopped) = watch::channel(false);
+    let dns = dns.map(|server| server.start(daemon.dns_context(), &mut daemon.registry, dns_stopped));
+    let access = args.access.access(overseers.local_addr()?, Some(daemon.client.clone()), &daemon.clock)?;
+    let controllers = match args.no_controllers {
+        true => None,
+        false => Some(daemon.start_controllers(&served, overseers.local_addr()?, access.clone()).await?),
+    };
+    let mut jobs = daemon.start_jobs(&served.api, backup_schedule);
+    jobs.extend(daemon.serve_admin(&served.api, overseers, access, controllers.as_ref())?);
+    let (listen, kubeconfig) = (served.listen, served.kubeconfig.clone());
+    let supervised = daemon.supervise(served.server.clone(), proxies).await?;
+    output::print_text(&format!("{}\n", kubeconfig.display()))?;
+    systemd::notify_ready();
+    announce(args, "serving", &format!("serving on https://{}; stop with Ctrl-C", reachable(listen)));
+    signals.wait().await;
+
+    announce(args, "stopping", "stopping");
+    supervised.stop.send_replace(true);
+    dns_stop.send_replace(true);
+    if let Some(dns) = dns {
+        dns.await.context("DNS panicked")?;
     }
-    api.set_node_credential_seconds(args.node_credential_ttl);
-    api.open_signing_keys(data).with_context(|| format!("signing keys in {}", data.display()))?;
-    let begun = bootstrap(&api, BootstrapOptions { service_cidrs, listen }).await?;
-    for notice in &begun.notices {
-        log::notice(notice);
+    supervised.ended().await?;
+    if let Some(controllers) = controllers {
+        controllers.stop().await?;
+    }
+    stop.send_replace(true);
+    for job in jobs {
+        job.await.context("a server task panicked")?;
+    }
+    served.ended().await
+}
+
+fn create_data_folder(data: &Path) -> Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(data);
+    made.with_context(|| format!("creating {}", data.display()))
+}
+
+/// What runs beside the API in this process, as its client.
+struct Daemon<'a> {
+    args: &'a cli::Up,
+    client: Client,
+    clock: Clock,
+    random: Random,
+    registry: Registry,
+    ledger: SharedLedger,
+    stopped: watch::Receiver<bool>,
+}
+
+impl<'a> Daemon<'a> {
+    fn new(args: &'a cli::Up, served: &ServedApi, stopped: watch::Receiver<bool>) -> Result<Self> {
+        let mut registry = admin_server::registry("up");
+        store_metrics::register(served.api.clone(), &mut registry);
+        let (clock, random) = (Clock::system(), Random::seeded(clock::os_seed()));
+        let client = cluster::in_process(served.api.local(), &clock);
+        let ledger = SharedLedger::new(&clock, &args.prices.price).map_err(|why| anyhow!("--price {why}"))?;
+        ledger.register(&mut registry);
+        Ok(Self { args, client, clock, random, registry, ledger, stopped })
     }
 
-    let (stop, stopped) = watch::channel(false);
-    let tls =
-        credentials.server_config(&addresses(listen, &args.service_cluster_ip_range, begun.cluster_ip))?;
-    let kubeconfig = credentials.write_kubeconfigs(reachable(listen))?;
-    let credentials = Arc::new(credentials);
-    let server =
-        ApiServer::new(api.clone(), credentials.clone(), stopped.clone()).with_anonymous(args.anonymous_auth);
-    let tasks = [
-        tokio::spawn(server.clone().serve_unix(socket(&data.join("api.sock"))?)),
-        tokio::spawn(server.clone().serve_tls(listener, tls)),
-        tokio::spawn(store::garbage_collector::run(api.clone(), stopped.clone())),
-        tokio::spawn(bootstrap::keep_api_service(api.clone(), listen, stopped.clone())),
-        tokio::spawn(store::rbac_controller::run(api.clone(), stopped.clone())),
-        tokio::spawn(store::credentials::keep_credentials(
-            credentials,
-            |renewed| match renewed {
-                Ok(()) => info!("credentials renewed"),
-                Err(error) => warn!(%error, "credentials were not renewed: retrying in a minute"),
-            },
-            stopped.clone(),
-        )),
-        tokio::spawn(store::authenticator::keep_signing_keys(
-            api.clone(),
-            |error| warn!(%error, "signing keys were not rotated: retrying in an hour"),
-            stopped.clone(),
-        )),
-    ];
-    let losses = tokio::spawn(report_audit_losses(api.clone(), stopped.clone()));
-    let mut registry = admin_server::registry("up");
-    store_metrics::register(api.clone(), &mut registry);
-    let (clock, mut random) = (Clock::system(), model::random::Random::seeded(clock::os_seed()));
-    let client = cluster::in_process(api.local(), &clock);
-    let ledger =
-        SharedLedger::new(&clock, &args.prices.price).map_err(|why| anyhow::anyhow!("--price {why}"))?;
-    ledger.register(&mut registry);
-    let (dns_stop, dns_stopped) = watch::channel(false);
-    let dns = dns.map(|server| {
-        let context = DnsContext {
-            client: client.clone(),
+    fn dns_context(&mut self) -> DnsContext {
+        DnsContext {
+            client: self.client.clone(),
             node: cluster::hostname(),
-            zone: args.zone.clone(),
-            gates,
+            zone: self.args.zone.clone(),
+            gates: self.args.service_ranges().gates,
             snapshot: None,
-            clock: clock.clone(),
-            random: random.split(),
-        };
-        server.start(context, &mut registry, dns_stopped)
-    });
-    let access = args.access.access(overseers.local_addr()?, Some(client.clone()), &clock)?;
-    let mut controllers = None;
-    if !args.no_controllers {
+            clock: self.clock.clone(),
+            random: self.random.split(),
+        }
+    }
+
+    /// The controllers and their dashboard.
+    async fn start_controllers(
+        &mut self,
+        served: &ServedApi,
+        overseers: SocketAddr,
+        access: Option<Arc<AdminAccess>>,
+    ) -> Result<Controllers> {
+        let args = self.args;
         let status = StatusListener::bind(&args.status).await?;
-        let remote = remote_ledger(overseers.local_addr()?, listen, access.clone());
-        let election = election(args, status.address(), remote, &clock, random.split());
+        let remote = remote_ledger(overseers, served.listen, access);
+        let election = election(args, status.address(), remote, &self.clock, self.random.split());
         let slices = args.slice_controller();
         info!(url = status.url(), "serving the dashboard");
         // A viewer's token needs the API over TLS: in this process and on the socket, the client is trusted.
-        let connection = Connection { kubeconfig: Some(kubeconfig.clone()), ..Connection::default() };
-        status.serve(&slices, &args.access, client.clone(), connection, stopped.clone()).await?;
+        let connection = Connection { kubeconfig: Some(served.kubeconfig.clone()), ..Connection::default() };
+        let (client, stopped) = (self.client.clone(), self.stopped.clone());
+        status.serve(&slices, &args.access, client.clone(), connection, stopped).await?;
+        let ranges = args.service_cluster_ip_range.clone();
         let options = ControllersOptions {
             slices,
             lease_name: election.name.clone(),
             election: Some(election),
-            ledger: ledger.clone(),
+            ledger: self.ledger.clone(),
             gateway_addresses: AssignedAddresses::Machine(args.machine_addresses()),
-            cluster_ips: Some(ClusterIps {
-                ranges: args.service_cluster_ip_range.clone(),
-                leader_only: false,
-            }),
+            cluster_ips: Some(ClusterIps { ranges, leader_only: false }),
         };
-        let started = Controllers::start(client.clone(), options, &mut registry);
-        let failure = started.failure();
+        let controllers = Controllers::start(client, options, &mut self.registry);
+        let failure = controllers.failure();
         tokio::spawn(async move {
             if let Some(advice) = failure.await {
                 error!(advice, "EndpointSlice controller ended");
             }
         });
-        controllers = Some(started);
+        Ok(controllers)
     }
-    let checks = HealthCheckMetrics::default();
-    checks.register(&mut registry);
-    let scope = CheckScope { node: cluster::hostname(), without_node: true };
-    let checking =
-        health_checks::run(client.clone(), scope, clock.clone(), random.split(), checks, stopped.clone());
-    let checking = tokio::spawn(checking);
-    let backing_up = backup_schedule.map(|schedule| {
-        let metrics = backups::BackupMetrics::default();
-        metrics.register(&mut registry);
-        let (api, client) = (api.clone(), client.clone());
-        tokio::spawn(backups::run(api, client, schedule, clock.clone(), metrics, stopped.clone()))
-    });
-    let health = ApiHealth::poll(client.clone(), clock.clone(), stopped.clone());
-    let mut ready = HealthChecks::default().check("api", move || health.check());
-    if let Some(controllers) = &controllers {
-        ready = controllers.check(ready);
-    }
-    let registry = Arc::new(registry);
-    let metrics = registry.clone();
-    api.serve_metrics(Box::new(move |accept| {
-        let page = admin_server::metrics_accepted(&metrics, accept);
-        (page.content_type, page.body)
-    }));
-    let routes = ledger.routes(controller_health::routes(registry, ready)).with_access(access);
-    let reports = ledger.routes(AdminRoutes::default());
-    let counting =
-        tokio::spawn(admin_server::serve_unix(socket(&ledger_socket(args))?, reports, stopped.clone()));
-    let overseen = tokio::spawn(admin_server::serve(overseers, routes, stopped));
-    if !args.no_node {
-        machine::register(client.clone(), &machine::name()?, args.zone.as_deref(), "up").await?;
-    }
-    let (node_stop, node_stopped) = watch::channel(false);
-    let node = match args.no_node {
-        true => None,
-        false => Some(tokio::spawn(supervisor::supervise(
-            node_proxy(args)?,
-            RestartBackoff::default(),
-            clock.clone(),
-            node_stopped,
-        ))),
-    };
-    let mesh_stopped = node_stop.subscribe();
-    let reports = (!args.no_controllers).then_some(ledger);
-    let access = proxy_api::ProxyApi::open(server, client.clone(), data, reports)?;
-    let access = mesh::ProxyAccess::Sockets(Box::new(access));
-    let mesh = tokio::spawn(mesh::keep(client, access, clock, random, proxies, mesh_stopped));
-    output::print_text(&format!("{}\n", kubeconfig.display()))?;
-    systemd::notify_ready();
-    announce(args, "serving", &format!("serving on https://{}; stop with Ctrl-C", reachable(listen)));
-    signals.wait().await;
-    announce(args, "stopping", "stopping");
-    node_stop.send_replace(true);
-    dns_stop.send_replace(true);
-    if let Some(dns) = dns {
-        dns.await.context("DNS panicked")?;
-    }
-    if let Some(node) = node {
-        node.await.context("supervisor of the node proxy panicked")?;
-    }
-    mesh.await.context("supervisor of the L7 proxies panicked")?;
-    if let Some(controllers) = controllers {
-        controllers.stop().await?;
-    }
-    stop.send_replace(true);
-    for task in tasks.into_iter().chain([overseen, counting, checking]).chain(backing_up) {
-        task.await.context("a server task panicked")?;
-    }
-    let told = losses.await.context("the report of the audit log panicked")?;
-    let flushed = api.clone();
-    tokio::task::spawn_blocking(move || flushed.flush_audit()).await.context("the audit log panicked")?;
-    report_audit_loss(&api, told);
-    Ok(())
-}
 
-/// Logs lost audit events, at most once a minute, until `stop` turns true; returns the counts that were logged.
-async fn report_audit_losses(api: Api, mut stop: watch::Receiver<bool>) -> AuditStats {
-    let mut told = AuditStats::default();
-    while tokio::time::timeout(AUDIT_REPORT_PERIOD, stop.wait_for(|stop| *stop)).await.is_err() {
-        told = report_audit_loss(&api, told);
+    /// Health checks of endpoints, and backups.
+    fn start_jobs(
+        &mut self,
+        api: &Api,
+        backup_schedule: Option<backups::BackupSchedule>,
+    ) -> Vec<JoinHandle<()>> {
+        let (client, clock, stopped) = (self.client.clone(), self.clock.clone(), self.stopped.clone());
+        let checks = HealthCheckMetrics::default();
+        checks.register(&mut self.registry);
+        let scope = CheckScope { node: cluster::hostname(), without_node: true };
+        let random = self.random.split();
+        let checking =
+            health_checks::run(client.clone(), scope, clock.clone(), random, checks, stopped.clone());
+        let backing_up = backup_schedule.map(|schedule| {
+            let metrics = backups::BackupMetrics::default();
+            metrics.register(&mut self.registry);
+            tokio::spawn(backups::run(api.clone(), client, schedule, clock, metrics, stopped))
+        });
+        [tokio::spawn(checking)].into_iter().chain(backing_up).collect()
     }
-    told
-}
 
-/// Logs the audit events that were lost since the last report; returns the counts of this one.
-fn report_audit_loss(api: &Api, told: AuditStats) -> AuditStats {
-    let stats = api.audit_stats().unwrap_or_default();
-    let (dropped, errors) = (stats.dropped - told.dropped, stats.errors - told.errors);
-    if dropped > 0 || errors > 0 {
-        warn!(dropped, errors, "audit events were lost: the log is too slow, or cannot be written");
-    }
-    stats
-}
-
-/// The audit log of the flags.
-fn audit_log(args: &cli::Up, path: &Path) -> Result<AuditLog> {
-    let policy = match &args.audit_policy_file {
-        None => AuditPolicy::metadata(),
-        Some(file) => {
-            let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-            let object: serde_json::Value =
-                serde_saphyr::from_str(&text).with_context(|| format!("parsing {}", file.display()))?;
-            AuditPolicy::parse(&object)
-                .map_err(|why| anyhow::anyhow!("--audit-policy-file: {}: {why}", file.display()))?
+    /// Health, metrics and the ledger. Metrics are registered before.
+    fn serve_admin(
+        &mut self,
+        api: &Api,
+        overseers: TcpListener,
+        access: Option<Arc<AdminAccess>>,
+        controllers: Option<&Controllers>,
+    ) -> Result<[JoinHandle<()>; 2]> {
+        let health = ApiHealth::poll(self.client.clone(), self.clock.clone(), self.stopped.clone());
+        let mut ready = HealthChecks::default().check("api", move || health.check());
+        if let Some(controllers) = controllers {
+            ready = controllers.check(ready);
         }
-    };
-    let (max_size, max_backups) = (args.audit_log_maxsize.saturating_mul(1 << 20), args.audit_log_maxbackup);
-    let options = AuditOptions { policy, path: path.to_owned(), max_size, max_backups };
-    AuditLog::open(options, Clock::system()).with_context(|| format!("--audit-log-path {}", path.display()))
+        let registry = Arc::new(std::mem::take(&mut self.registry));
+        let metrics = registry.clone();
+        api.serve_metrics(Box::new(move |accept| {
+            let page = admin_server::metrics_accepted(&metrics, accept);
+            (page.content_type, page.body)
+        }));
+        let routes = self.ledger.routes(controller_health::routes(registry, ready)).with_access(access);
+        let reports = self.ledger.routes(AdminRoutes::default());
+        let local = socket(&ledger_socket(self.args))?;
+        Ok([
+            tokio::spawn(admin_server::serve(overseers, routes, self.stopped.clone())),
+            tokio::spawn(admin_server::serve_unix(local, reports, self.stopped.clone())),
+        ])
+    }
+
+    /// The proxies, as child processes.
+    async fn supervise(self, server: ApiServer, proxies: mesh::ProxySupervisor) -> Result<Supervised> {
+        let Self { args, client, clock, random, ledger, .. } = self;
+        let (stop, stopped) = watch::channel(false);
+        let mut node = None;
+        if !args.no_node {
+            machine::register(client.clone(), &machine::name()?, args.zone.as_deref(), "up").await?;
+            let (program, backoff) = (node_proxy(args)?, RestartBackoff::default());
+            node =
+                Some(tokio::spawn(supervisor::supervise(program, backoff, clock.clone(), stopped.clone())));
+        }
+        let reports = (!args.no_controllers).then_some(ledger);
+        let access = proxy_api::ProxyApi::open(server, client.clone(), &args.data_dir, reports)?;
+        let access = mesh::ProxyAccess::Sockets(Box::new(access));
+        let mesh = tokio::spawn(mesh::keep(client, access, clock, random, proxies, stopped));
+        Ok(Supervised { stop, node, mesh })
+    }
+}
+
+/// The proxies on this machine.
+struct Supervised {
+    stop: watch::Sender<bool>,
+    node: Option<JoinHandle<()>>,
+    mesh: JoinHandle<()>,
+}
+
+impl Supervised {
+    /// After `stop` has turned true.
+    async fn ended(self) -> Result<()> {
+        if let Some(node) = self.node {
+            node.await.context("supervisor of the node proxy panicked")?;
+        }
+        self.mesh.await.context("supervisor of the L7 proxies panicked")
+    }
 }
 
 /// A line on stderr, or a JSON log record.
@@ -428,16 +394,6 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, listen.port())
-}
-
-/// Addresses of the API for its certificate: loopback, its own, and that of Service `kubernetes`.
-fn addresses(listen: SocketAddr, ranges: &[IpNet], cluster_ip: Option<IpAddr>) -> Vec<IpAddr> {
-    let mut all = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), reachable(listen).ip()];
-    all.extend(ranges.first().and_then(|range| range.hosts().next()));
-    all.extend(cluster_ip);
-    all.sort();
-    all.dedup();
-    all
 }
 
 /// A unix socket for this user; replaces a stale one.
