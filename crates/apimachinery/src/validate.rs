@@ -78,13 +78,10 @@ pub struct ValidationOptions {
     pub node_ports: RangeInclusive<u16>,
 }
 
-impl Default for ValidationOptions {
-    fn default() -> Self {
-        Self { node_ports: 30_000..=32_767 }
-    }
-}
-
 impl ValidationOptions {
+    /// Kubernetes' own range.
+    pub const WITHOUT_FLAGS: Self = Self { node_ports: 30_000..=32_767 };
+
     /// Validates the creation of an object. Unknown kinds have no violations.
     pub fn validate(&self, object: &Value) -> Vec<Violation> {
         let Some(kind) = ValidatedKind::of(object) else { return Vec::new() };
@@ -111,14 +108,14 @@ impl ValidationOptions {
     }
 }
 
-/// Validates the creation of an object with the default options.
+/// Validates the creation of an object as an API server without flags.
 pub fn validate(object: &Value) -> Vec<Violation> {
-    ValidationOptions::default().validate(object)
+    ValidationOptions::WITHOUT_FLAGS.validate(object)
 }
 
-/// Validates an update with the default options.
+/// Validates an update as an API server without flags.
 pub fn validate_update(old: &Value, new: &Value) -> Vec<Violation> {
-    ValidationOptions::default().validate_update(old, new)
+    ValidationOptions::WITHOUT_FLAGS.validate_update(old, new)
 }
 
 /// Mistakes that an API server accepts but that have no effect: kinds that do not exist, misspelled annotations, and

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use insight::ledger::{LedgerDemand, TrafficOwner};
+use insight::ledger::{LedgerDemand, TrafficOwner, ZoneDemandRow};
 use insight::status::{SpillDemandStatus, SpillZoneStatus, SuspectedNodeStatus};
 use model::{AddressType, Name, Notice, ObjectRef, ServiceKey, Slice, Timestamp};
 use plan::capacity::WHOLE;
@@ -22,6 +22,7 @@ use plan::spill::{MeasuredDemand, SpillDemand, SpillDemandMode, ZoneCapacity};
 use plan::work_queue::MonotonicTime;
 use tracing::info;
 
+use super::metrics::ControllerMetrics;
 use super::slice_reconciler::SliceReconciler;
 use insight::status_board::LedgerView;
 
@@ -31,8 +32,9 @@ const NOT_TRUSTED: &str = "MeasuredDemandNotTrusted";
 const NODE_NOT_TRUSTED: &str = "NodeDemandNotTrusted";
 
 /// What is remembered of each Service that spills.
-#[derive(Debug, Default)]
-pub(crate) struct DemandLoop {
+#[derive(Debug)]
+pub(crate) struct DemandReconciler {
+    metrics: ControllerMetrics,
     by_service: BTreeMap<ServiceKey, ServiceDemand>,
     due: MonotonicTime,
     budget: WriteBudget,
@@ -48,7 +50,17 @@ struct ServiceDemand {
     proved: Option<f64>,
 }
 
-impl DemandLoop {
+impl DemandReconciler {
+    pub(crate) fn new(metrics: ControllerMetrics) -> Self {
+        let (due, budget) = (MonotonicTime::default(), WriteBudget::default());
+        Self { metrics, by_service: BTreeMap::new(), due, budget }
+    }
+
+    /// The annotations hold what decides.
+    pub(crate) fn stand_by(&mut self) {
+        *self = Self::new(self.metrics.clone());
+    }
+
     /// The demand that the slices of a Service are to have, if that is measured.
     pub(crate) fn measured(&self, key: &ServiceKey) -> Option<MeasuredDemand> {
         let service = self.by_service.get(key).filter(|service| service.mode == SpillDemandMode::Measured)?;
@@ -76,68 +88,36 @@ impl DemandLoop {
         self.by_service.get(key)?.proved
     }
 
-    /// The annotations hold what decides.
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
-    }
-}
-
-impl SliceReconciler {
     /// Decides the demand of all Services that spill, once per interval. Returns Notices.
-    pub(crate) fn decide_demand(
+    pub(crate) fn decide(
         &mut self,
+        slices: &mut SliceReconciler,
         traffic: &LedgerView,
         now: MonotonicTime,
         time: Timestamp,
     ) -> Vec<Notice> {
-        if !self.plans() {
+        if !slices.plans() {
             self.metrics.set_wanted_endpoints(Vec::new());
             return Vec::new();
         }
-        if now < self.demands.due {
+        if now < self.due {
             return Vec::new();
         }
-        self.demands.due = now.after(INTERVAL);
-        plan::capacity::advance(self.cache.snapshot_mut(), time);
+        self.due = now.after(INTERVAL);
+        slices.advance_capacity(time);
         let Some(demand) = traffic.demand() else { return Vec::new() };
-        let Some(cpu) = self.cpu_demand().cloned() else { return Vec::new() };
-        let nodes = self.nodes_by_zone(&demand);
-        let rows: BTreeMap<&TrafficOwner, usize> =
-            demand.services.iter().enumerate().map(|(at, service)| (&service.owner, at)).collect();
-        let mut before = std::mem::take(&mut self.demands.by_service);
+        let Some(cpu) = slices.planner().topology.demand().cloned() else { return Vec::new() };
+        let round = DemandRound::new(slices, &demand, &cpu, now, time);
+        let mut before = std::mem::take(&mut self.by_service);
         let (mut notices, mut due) = (Vec::new(), Vec::new());
-        for (key, hysteresis) in self.spilling() {
-            let Some(service) = self.cache.snapshot().service(&key) else { continue };
-            let mode = SpillDemandMode::of(service, self.default_demand_mode());
-            if mode == SpillDemandMode::Cpu {
-                continue;
-            }
-            let applied = hysteresis.demand().unwrap_or(&cpu);
-            let known = before.remove(&key).filter(|known| known.mode == mode).map(|known| known.memory);
-            let memory = known.unwrap_or_else(|| {
-                let plan = hysteresis.demand().filter(|demand| demand.keep().is_some()).cloned();
-                DemandMemory::from_annotations(plan, hysteresis.proved())
-            });
-            let row = rows.get(&TrafficOwner::from(&key)).map(|at| &demand.services[*at].zones);
-            let measured = measurements(&nodes, row.map(Vec::as_slice).unwrap_or_default());
-            let slices = self.cache.snapshot().slices(&key);
-            let (endpoints, is_drained) = ready_by_zone(slices, true);
-            let input = DemandInput {
-                now,
-                time,
-                measured: &measured,
-                cpu: &cpu,
-                applied,
-                endpoints_by_zone: &endpoints,
-                keeps_proved: true,
-                compares_splits: !is_drained,
-            };
-            let mut decision = decide(&memory, &input);
+        for (key, hysteresis) in spilling(slices) {
+            let known = before.remove(&key);
+            let Some(decided) = round.decide(&key, &hysteresis, known) else { continue };
+            let DecidedDemand { mode, memory, mut decision, status } = decided;
             notices.extend(decision.newly_distrusted.iter().map(|zone| not_trusted(&key, zone)));
             notices.extend(decision.newly_suspected.iter().map(|node| node_not_trusted(&key, node)));
-            let status = status(mode, &decision, &input);
             if let Some(reason) = decision.write.filter(|_| mode == SpillDemandMode::Measured) {
-                match self.demands.budget.take(now) {
+                match self.budget.take(now) {
                     true => {
                         info!(service = %key, ?reason, demand = %decision.plan, "measured demand changed");
                         due.push(key.clone());
@@ -145,7 +125,7 @@ impl SliceReconciler {
                     false => decision.memory.forget_write(&memory),
                 }
             }
-            self.demands.by_service.insert(
+            self.by_service.insert(
                 key,
                 ServiceDemand {
                     wanted_by_zone: decision.figures.wanted_by_zone(),
@@ -156,39 +136,103 @@ impl SliceReconciler {
                 },
             );
         }
-        self.metrics.set_wanted_endpoints(self.demands.wanted_endpoints());
-        due.iter().for_each(|key| self.enqueue(key, now));
+        self.metrics.set_wanted_endpoints(self.wanted_endpoints());
+        due.iter().for_each(|key| slices.enqueue(key, now));
         notices
-    }
-
-    /// The Services whose slices say Spill, with what is known of one family.
-    fn spilling(&self) -> Vec<(ServiceKey, Hysteresis)> {
-        let spilling = self.last_syncs.iter().filter_map(|(key, last)| {
-            let memories = last.hint_memories.iter().map(|(_, memory)| memory);
-            let memory = memories.into_iter().find(|memory| memory.mechanism() == Mechanism::Spill)?;
-            Some((key.clone(), memory.clone()))
-        });
-        spilling.collect()
-    }
-
-    /// By zone: ready nodes with a node proxy, and those of them that report.
-    fn nodes_by_zone(&self, demand: &LedgerDemand) -> BTreeMap<Name, (usize, usize)> {
-        let mut nodes: BTreeMap<Name, (usize, usize)> = BTreeMap::new();
-        let snapshot = self.cache.snapshot();
-        for node in self.leases.nodes().filter_map(|name| snapshot.node(name)).filter(|node| node.ready) {
-            let Some(zone) = &node.zone else { continue };
-            let (all, reporting) = nodes.entry(zone.clone()).or_default();
-            *all += 1;
-            *reporting += usize::from(demand.reporting.contains(&format!("node/{}", node.name)));
-        }
-        nodes
     }
 }
 
-fn measurements(
-    nodes: &BTreeMap<Name, (usize, usize)>,
-    rows: &[insight::ledger::ZoneDemandRow],
-) -> Vec<ZoneMeasurement> {
+/// What all decisions of an interval share.
+struct DemandRound<'a> {
+    slices: &'a SliceReconciler,
+    now: MonotonicTime,
+    time: Timestamp,
+    cpu: &'a SpillDemand,
+    /// By zone: ready nodes with a node proxy, and those of them that report.
+    nodes_by_zone: BTreeMap<Name, (usize, usize)>,
+    rows: BTreeMap<&'a TrafficOwner, &'a [ZoneDemandRow]>,
+}
+
+/// The decision on a Service, and what was remembered before.
+struct DecidedDemand {
+    mode: SpillDemandMode,
+    memory: DemandMemory,
+    decision: DemandDecision,
+    status: SpillDemandStatus,
+}
+
+impl<'a> DemandRound<'a> {
+    fn new(
+        slices: &'a SliceReconciler,
+        demand: &'a LedgerDemand,
+        cpu: &'a SpillDemand,
+        now: MonotonicTime,
+        time: Timestamp,
+    ) -> Self {
+        let rows = demand.services.iter().map(|service| (&service.owner, service.zones.as_slice()));
+        Self { slices, now, time, cpu, nodes_by_zone: nodes_by_zone(slices, demand), rows: rows.collect() }
+    }
+
+    /// `None` if the CPU of nodes decides.
+    fn decide(
+        &self,
+        key: &ServiceKey,
+        hysteresis: &Hysteresis,
+        known: Option<ServiceDemand>,
+    ) -> Option<DecidedDemand> {
+        let snapshot = self.slices.snapshot();
+        let default = self.slices.planner().config.spill_demand.unwrap_or_default();
+        let mode = SpillDemandMode::of(snapshot.service(key)?, default);
+        if mode == SpillDemandMode::Cpu {
+            return None;
+        }
+        let known = known.filter(|known| known.mode == mode).map(|known| known.memory);
+        let memory = known.unwrap_or_else(|| {
+            let plan = hysteresis.demand().filter(|demand| demand.keep().is_some()).cloned();
+            DemandMemory::from_annotations(plan, hysteresis.proved())
+        });
+        let rows = self.rows.get(&TrafficOwner::from(key)).copied().unwrap_or_default();
+        let measured = measurements(&self.nodes_by_zone, rows);
+        let (endpoints, is_drained) = ready_by_zone(snapshot.slices(key), true);
+        let input = DemandInput {
+            now: self.now,
+            time: self.time,
+            measured: &measured,
+            cpu: self.cpu,
+            applied: hysteresis.demand().unwrap_or(self.cpu),
+            endpoints_by_zone: &endpoints,
+            keeps_proved: true,
+            compares_splits: !is_drained,
+        };
+        let decision = decide(&memory, &input);
+        let status = status(mode, &decision, &input);
+        Some(DecidedDemand { mode, memory, decision, status })
+    }
+}
+
+/// The Services whose slices say Spill, with what is known of one family.
+fn spilling(slices: &SliceReconciler) -> Vec<(ServiceKey, Hysteresis)> {
+    let spilling = slices.last_syncs.iter().filter_map(|(key, last)| {
+        let memories = last.hint_memories.iter().map(|(_, memory)| memory);
+        let memory = memories.into_iter().find(|memory| memory.mechanism() == Mechanism::Spill)?;
+        Some((key.clone(), memory.clone()))
+    });
+    spilling.collect()
+}
+
+fn nodes_by_zone(slices: &SliceReconciler, demand: &LedgerDemand) -> BTreeMap<Name, (usize, usize)> {
+    let mut nodes: BTreeMap<Name, (usize, usize)> = BTreeMap::new();
+    let snapshot = slices.snapshot();
+    for node in slices.leases.nodes().filter_map(|name| snapshot.node(name)).filter(|node| node.ready) {
+        let Some(zone) = &node.zone else { continue };
+        let (all, reporting) = nodes.entry(zone.clone()).or_default();
+        *all += 1;
+        *reporting += usize::from(demand.reporting.contains(&format!("node/{}", node.name)));
+    }
+    nodes
+}
+
+fn measurements(nodes: &BTreeMap<Name, (usize, usize)>, rows: &[ZoneDemandRow]) -> Vec<ZoneMeasurement> {
     let zone = |(zone, (nodes, reporting)): (&Name, &(usize, usize))| {
         let row = rows.iter().find(|row| *zone == *row.from_zone);
         let rates = row.into_iter().flat_map(|row| &row.rate_by_target);
@@ -278,16 +322,6 @@ fn suspected_node(suspected: &SuspectedNode) -> SuspectedNodeStatus {
         node: suspected.node.to_string(),
         connections_per_second: suspected.rate,
         next_connections_per_second: suspected.next_rate,
-    }
-}
-
-impl SliceReconciler {
-    fn cpu_demand(&self) -> Option<&SpillDemand> {
-        self.planner().topology.demand()
-    }
-
-    fn default_demand_mode(&self) -> SpillDemandMode {
-        self.planner().config.spill_demand.unwrap_or_default()
     }
 }
 

@@ -1,10 +1,10 @@
 //! The EndpointSlice controller: reconciles EndpointSlices, Events and conditions with the plan.
 //!
 //! ```text
-//! watches -> SliceReconciler (cache, work queue, plan) -> SliceWrites -> commit, concurrently -> the API
-//!              ^                                           ^         |
-//!              |                                        leading      |
-//!              +---------------- WriteResult --------------------------+
+//! watches -> Reconcilers (cache, work queue, plan) -> SliceWrites -> commit, concurrently -> the API
+//!              ^                                       ^         |
+//!              |                                    leading      |
+//!              +---------------- WriteResult ----------------------+
 //! ```
 //!
 //! The loop only moves events, writes and results. One task owns the cache, so a plan never sees half a change. A standby
@@ -14,12 +14,14 @@
 
 pub mod addresses;
 pub mod conditions;
+pub mod controllers;
 mod demand_loop;
 pub mod hand_back;
 mod last_sync;
 pub mod metrics;
 pub mod node_leases;
 mod plan_counts;
+mod reconcilers;
 mod reports;
 pub mod slice_reconciler;
 pub mod slice_writes;
@@ -45,8 +47,8 @@ use tracing::{debug, info};
 use cluster::events;
 use cluster::{Informer, InformerEvent, ObjectKind, WatchSpec};
 pub use metrics::ControllerMetrics;
+use reconcilers::Reconcilers;
 pub use slice_reconciler::ReconcilerSettings;
-use slice_reconciler::SliceReconciler;
 use slice_writes::{SliceWrites, WriteFailure, WriteResult};
 use zone_drains::DrainStatusWriter;
 
@@ -132,7 +134,7 @@ pub async fn run(
     let mut running = ControllerLoop::new(client, &config, metrics);
     let mut tick = tokio::time::interval(slice_reconciler::TICK);
     loop {
-        if let Some(slice) = running.reconciler.competing_slice() {
+        if let Some(slice) = running.reconcilers.slices.competing_slice() {
             return ControllerExit::CompetingController(slice.clone());
         }
         running.decide_drains();
@@ -150,13 +152,8 @@ pub async fn run(
             event = running.watches.next() => running.apply_events(event),
             Some(request) = running.requests.recv() => running.report(request),
             _ = tick.tick() => {
-                let now = running.now();
-                running.reconciler.tick(now);
-                running.reconciler.evaluate_more(&running.traffic, now);
-                running.reconciler.compare_with_plan(&running.traffic, now);
-                running.reconciler.publish_signals(&running.traffic, now);
-                running.decide_demand(now);
-                config.ledger.iter().for_each(|ledger| ledger.read_nodes(running.reconciler.snapshot()));
+                running.tick();
+                config.ledger.iter().for_each(|ledger| ledger.read_nodes(running.reconcilers.slices.snapshot()));
             }
             () = tokio::time::sleep_until(due.into()) => {}
         }
@@ -177,7 +174,7 @@ fn watch_specs(config: &ControllerConfig) -> Vec<WatchSpec> {
 }
 
 struct ControllerLoop {
-    reconciler: SliceReconciler,
+    reconcilers: Reconcilers,
     watches: Informer,
     client: Client,
     writers: JoinSet<WriteResult>,
@@ -202,7 +199,7 @@ impl ControllerLoop {
     fn new(client: Client, config: &ControllerConfig, metrics: ControllerMetrics) -> Self {
         let concurrent_syncs = config.concurrent_syncs.max(1);
         Self {
-            reconciler: SliceReconciler::new(config.settings.clone(), metrics),
+            reconcilers: Reconcilers::new(config.settings.clone(), metrics),
             watches: Informer::start(&client, config.random.clone(), watch_specs(config)),
             drain_statuses: None,
             client,
@@ -223,11 +220,12 @@ impl ControllerLoop {
 
     fn report(&mut self, request: StatusRequest) {
         let now = self.now();
-        self.reconciler.answer(request, &self.traffic, self.leads, now);
+        self.reconcilers.answer(request, &self.traffic, now);
     }
 
-    fn decide_demand(&mut self, now: MonotonicTime) {
-        let notices = self.reconciler.decide_demand(&self.traffic, now, self.clock.timestamp().into());
+    fn tick(&mut self) {
+        let (now, time) = (self.now(), self.clock.timestamp().into());
+        let notices = self.reconcilers.tick(&self.traffic, now, time);
         if !notices.is_empty() {
             self.record(&notices);
         }
@@ -235,7 +233,7 @@ impl ControllerLoop {
 
     fn decide_drains(&mut self) {
         let (now, time) = (self.now(), self.clock.timestamp().into());
-        let statuses = self.reconciler.decide_drains(&self.traffic, now, time);
+        let statuses = self.reconcilers.decide_drains(&self.traffic, now, time);
         if let Some(writer) = &self.drain_statuses {
             writer.write(statuses);
         }
@@ -244,7 +242,7 @@ impl ControllerLoop {
     fn lead(&mut self) {
         self.leads = true;
         self.drain_statuses = Some(DrainStatusWriter::start(self.client.clone()));
-        self.reconciler.lead(self.now());
+        self.reconcilers.lead(self.now());
         self.write_events();
     }
 
@@ -256,7 +254,7 @@ impl ControllerLoop {
         self.services.clear();
         self.writing_events = false;
         self.free = self.concurrent_syncs;
-        self.reconciler.stand_by();
+        self.reconcilers.stand_by();
     }
 
     /// Waits for writes in flight while leading.
@@ -279,7 +277,7 @@ impl ControllerLoop {
 
     fn start_writes(&mut self) {
         while self.free > 0 {
-            let Some(work) = self.reconciler.next(self.now(), self.clock.timestamp()) else { return };
+            let Some(work) = self.reconcilers.next(self.now(), self.clock.timestamp()) else { return };
             self.free -= 1;
             let service = work.service.clone();
             let writer = self.write(work);
@@ -294,7 +292,7 @@ impl ControllerLoop {
 
     fn wake_at(&self) -> Instant {
         let idle = self.start + self.now().0 + slice_reconciler::TICK;
-        let due = self.reconciler.due().filter(|_| self.free > 0).map(|due| self.start + due.0);
+        let due = self.reconcilers.slices.due().filter(|_| self.free > 0).map(|due| self.start + due.0);
         due.map_or(idle, |due| due.min(idle))
     }
 
@@ -315,7 +313,7 @@ impl ControllerLoop {
             ..WriteResult::default()
         };
         let done = done.unwrap_or_else(broken);
-        let event = self.reconciler.done(done, self.now(), self.clock.timestamp());
+        let event = self.reconcilers.slices.done(done, self.now(), self.clock.timestamp());
         self.queued_events.extend(event);
         self.write_events();
     }
@@ -325,7 +323,7 @@ impl ControllerLoop {
         let mut next = Some(first);
         for _ in 0..EVENT_BATCH {
             let Some(event) = next.take().or_else(|| self.watches.ready()) else { break };
-            let notices = self.reconciler.observe(event, now);
+            let notices = self.reconcilers.observe(event, now);
             if !notices.is_empty() {
                 self.record(&notices);
             }

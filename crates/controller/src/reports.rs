@@ -1,30 +1,48 @@
-//! What the reconciler lends to the report of `zoneward status`, to its metrics and to the condition
+//! The reconciler of what is reported: answers for `zoneward status`, metrics of Services and the condition
 //! TrafficDistributionObserved, which crate `insight` makes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use insight::observations::Observations;
 use insight::status::{ConvergenceFigures, NodeReportState, SpillDemandStatus, StatusSignals};
 use insight::status_board::{Evaluations, LedgerView, ObservedCluster, StatusRequest, StatusUnavailable};
 use model::{ServiceKey, Snapshot};
+use plan::PlanningConfig;
 use plan::subsetting::SliceView;
 use plan::work_queue::MonotonicTime;
 
+use super::demand_loop::DemandReconciler;
 use super::last_sync::LastSync;
-use super::slice_reconciler::SliceReconciler;
+use super::metrics::ControllerMetrics;
+use super::slice_reconciler::{ChangedServices, SliceReconciler};
 
-impl ObservedCluster for SliceReconciler {
+/// The kept evaluations of Services, and what was observed of each.
+#[derive(Debug)]
+pub(crate) struct StatusReconciler {
+    evaluations: Evaluations,
+    pub(crate) observations: Observations,
+    metrics: ControllerMetrics,
+}
+
+/// What a report reads.
+struct ReportedCluster<'a> {
+    slices: &'a SliceReconciler,
+    demands: &'a DemandReconciler,
+}
+
+impl ObservedCluster for ReportedCluster<'_> {
     fn snapshot(&self) -> &Snapshot {
-        self.cache.snapshot()
+        self.slices.snapshot()
     }
 
     fn node_states(&self, now: MonotonicTime) -> (Vec<NodeReportState>, usize) {
-        let snapshot = self.cache.snapshot();
-        let revisions_by_view = self.leases.views().into_iter().map(|view| {
-            let revisions = self.revisions(&view, now);
+        let (snapshot, leases) = (self.slices.snapshot(), &self.slices.leases);
+        let revisions_by_view = leases.views().into_iter().map(|view| {
+            let revisions = self.slices.revisions(&view, now);
             (view, revisions)
         });
-        let states = self.leases.states(snapshot, &revisions_by_view.collect(), now);
+        let states = leases.states(snapshot, &revisions_by_view.collect(), now);
         let has_proxy: BTreeSet<&str> = states.iter().map(|state| state.name.as_str()).collect();
         let ready = snapshot.nodes().values().filter(|node| node.ready);
         let without = ready.filter(|node| !has_proxy.contains(node.name.as_str())).count();
@@ -32,7 +50,7 @@ impl ObservedCluster for SliceReconciler {
     }
 
     fn convergence(&self) -> ConvergenceFigures {
-        ConvergenceFigures::new(&self.slice_delays, &self.leases.kernel_delays())
+        ConvergenceFigures::new(&self.slices.slice_delays, &self.slices.leases.kernel_delays())
     }
 
     fn spill_demand(&self, key: &ServiceKey) -> Option<SpillDemandStatus> {
@@ -40,70 +58,96 @@ impl ObservedCluster for SliceReconciler {
     }
 }
 
-impl SliceReconciler {
+impl StatusReconciler {
+    pub(crate) fn new(planning: PlanningConfig, metrics: ControllerMetrics) -> Self {
+        Self { evaluations: Evaluations::new(planning), observations: Observations::default(), metrics }
+    }
+
+    /// Services or their slices have changed.
+    pub(crate) fn forget(&mut self, changed: ChangedServices) {
+        if changed.all {
+            self.evaluations.clear();
+        }
+        changed.services.iter().for_each(|key| self.evaluations.forget(key));
+        changed.deleted.iter().for_each(|key| self.observations.forget(key));
+    }
+
+    /// The conditions hold what was observed.
+    pub(crate) fn stand_by(&mut self) {
+        self.observations.clear();
+    }
+
     /// Answers a request for a report.
     pub(crate) fn answer(
         &mut self,
         request: StatusRequest,
+        slices: &SliceReconciler,
+        demands: &DemandReconciler,
         traffic: &LedgerView,
-        leads: bool,
         now: MonotonicTime,
     ) {
-        let refusal = match (leads, self.is_synced()) {
+        let refusal = match (slices.leading, slices.is_synced()) {
             (false, _) => Some(StatusUnavailable::NotLeading),
             (true, false) => Some(StatusUnavailable::NotSynced),
             (true, true) => None,
         };
-        self.with_evaluations(|evaluations, own| request.answer(evaluations, own, traffic, refusal, now));
+        let cluster = ReportedCluster { slices, demands };
+        request.answer(&mut self.evaluations, &cluster, traffic, refusal, now);
     }
 
     /// Updates the metrics of Services while this process leads.
-    pub(crate) fn publish_signals(&mut self, traffic: &LedgerView, now: MonotonicTime) {
-        if !self.plans() {
+    pub(crate) fn publish_signals(
+        &mut self,
+        slices: &SliceReconciler,
+        demands: &DemandReconciler,
+        traffic: &LedgerView,
+        now: MonotonicTime,
+    ) {
+        if !slices.plans() {
             self.evaluations.forget_signals();
             return self.metrics.set_signals(StatusSignals::default());
         }
-        let signals = self.with_evaluations(|evaluations, own| evaluations.signals(own, traffic, now));
-        if let Some(signals) = signals {
+        let cluster = ReportedCluster { slices, demands };
+        if let Some(signals) = self.evaluations.signals(&cluster, traffic, now) {
             self.metrics.set_signals(signals);
         }
     }
 
     /// Goes on with evaluations while reports are requested.
-    pub(crate) fn evaluate_more(&mut self, traffic: &LedgerView, now: MonotonicTime) {
-        if self.plans() {
-            self.evaluations.evaluate_more(self.cache.snapshot(), traffic, now);
+    pub(crate) fn evaluate_more(
+        &mut self,
+        slices: &SliceReconciler,
+        traffic: &LedgerView,
+        now: MonotonicTime,
+    ) {
+        if slices.plans() {
+            self.evaluations.evaluate_more(slices.snapshot(), traffic, now);
         }
     }
 
     /// Compares measured traffic with the plan, and queues the Services whose condition turned.
-    pub(crate) fn compare_with_plan(&mut self, traffic: &LedgerView, now: MonotonicTime) {
-        if !self.plans() {
+    pub(crate) fn compare_with_plan(
+        &mut self,
+        slices: &mut SliceReconciler,
+        traffic: &LedgerView,
+        now: MonotonicTime,
+    ) {
+        if !slices.plans() {
             return;
         }
-        let mut observations = std::mem::take(&mut self.observations);
-        let turned = self.with_evaluations(|evaluations, own| {
-            let is_steady = |key: &ServiceKey, time: Duration| {
-                let last = own.last_syncs.get(key).filter(|last| last.requested);
-                last.is_some_and(|last| last.revision.1.after(time) <= now) && !own.is_unacknowledged(key)
-            };
-            observations.compare(evaluations, own.cache.snapshot(), traffic, now, is_steady)
-        });
-        self.observations = observations;
+        let is_steady = |key: &ServiceKey, time: Duration| {
+            let last = slices.last_syncs.get(key).filter(|last| last.requested);
+            last.is_some_and(|last| last.revision.1.after(time) <= now) && !slices.is_unacknowledged(key)
+        };
+        let snapshot = slices.snapshot();
+        let turned = self.observations.compare(&mut self.evaluations, snapshot, traffic, now, is_steady);
         for key in turned {
-            self.enqueue(&key, now);
+            slices.enqueue(&key, now);
         }
     }
+}
 
-    /// Lets the evaluations read the rest of the reconciler.
-    fn with_evaluations<T>(&mut self, run: impl FnOnce(&mut Evaluations, &Self) -> T) -> T {
-        let none = Evaluations::new(self.planner.config.clone());
-        let mut evaluations = std::mem::replace(&mut self.evaluations, none);
-        let answer = run(&mut evaluations, self);
-        self.evaluations = evaluations;
-        answer
-    }
-
+impl SliceReconciler {
     /// The revisions of all Services' slices that a node receives, sorted, with the time of the oldest among those that are
     /// as new or newer.
     fn revisions(&self, view: &SliceView, now: MonotonicTime) -> Vec<(u64, MonotonicTime)> {

@@ -6,19 +6,18 @@ mod leadership;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use insight::observations::Observations;
 use insight::status::ConvergenceFigures;
 use insight::status::convergence::DurationCounts;
-use insight::status_board::Evaluations;
 use jiff::Timestamp;
 use model::{Name, Notice, Object, ObjectKey, ObjectRef, Service, ServiceKey, Slice, Snapshot, annotation};
 use plan::PlanningConfig;
 use plan::dependents::{NodeChange, SelectorIndex, node_changed, services_on_node};
 use plan::drain::ZoneDrains;
 use plan::hints::conditions::NODES_BEHIND_INTERVAL;
-use plan::hints::{ClusterTopology, HintOutcome, Mechanism, NodeAcks};
+use plan::hints::{ClusterTopology, Condition, HintOutcome, Mechanism, NodeAcks};
 use plan::planner::Planner;
 use plan::slices::{self, SliceMode, SlicePlan};
+use plan::spill::MeasuredDemand;
 use plan::work_queue::{
     Expectations, MonotonicTime, QueueTiming, SliceLosses, SliceVersion, SyncOutcome, WorkQueue,
 };
@@ -26,13 +25,11 @@ use serde_json::Value;
 use tracing::{debug, info, warn};
 
 use super::conditions::{self, AckState};
-use super::demand_loop::DemandLoop;
 use super::last_sync::{LastSync, LastSyncs, ServiceCounts};
 use super::metrics::{ControllerMetrics, SyncCounts};
 use super::node_leases::{GRACE, NodeLeaseChange, NodeLeases};
 use super::plan_counts::{count_changes, counts, highest_revision};
 use super::slice_writes::{SliceWrites, StoredSlice, WriteFailure, WriteResult, find, with_stored};
-use super::zone_drains::WatchedDrains;
 use cluster::events;
 use cluster::{InformerEvent, ObjectChange, ObjectKind, WatchCache, api_outage};
 
@@ -82,13 +79,36 @@ pub struct SliceReconciler {
     pub(crate) leading: bool,
     competing_slice: Option<ObjectKey>,
     pub(crate) metrics: ControllerMetrics,
-    pub(crate) evaluations: Evaluations,
-    pub(crate) observations: Observations,
-    pub(crate) demands: DemandLoop,
-    pub(crate) drains: WatchedDrains,
+    changed: ChangedServices,
     /// Times from changes of Pods to the written slices.
     pub(crate) slice_delays: DurationCounts,
 }
+
+/// Services that have changed, for what is kept of them elsewhere.
+#[derive(Debug, Default)]
+pub(crate) struct ChangedServices {
+    /// They or their slices.
+    pub(crate) services: BTreeSet<ServiceKey>,
+    pub(crate) deleted: BTreeSet<ServiceKey>,
+    /// The default of a namespace.
+    pub(crate) all: bool,
+}
+
+/// What a sync takes from others.
+pub trait SyncInputs {
+    /// The demand that the slices of a Service are to have, if that is measured.
+    fn measured_demand(&self, _: &ServiceKey) -> Option<MeasuredDemand> {
+        None
+    }
+
+    /// The condition TrafficDistributionObserved.
+    fn observed(&self, _: &Service) -> Option<Condition> {
+        None
+    }
+}
+
+/// Nothing is measured.
+impl SyncInputs for () {}
 
 /// The Services that a change affects.
 enum Affected {
@@ -118,7 +138,6 @@ impl SliceReconciler {
     pub fn new(settings: ReconcilerSettings, metrics: ControllerMetrics) -> Self {
         let cache = WatchCache::default();
         Self {
-            evaluations: Evaluations::new(settings.planning.clone()),
             planner: Planner::new(cache.snapshot(), settings.planning),
             queue: WorkQueue::new(settings.timing),
             cache,
@@ -136,11 +155,18 @@ impl SliceReconciler {
             synced: false,
             leading: false,
             competing_slice: None,
-            observations: Observations::default(),
-            demands: DemandLoop::default(),
-            drains: WatchedDrains::default(),
+            changed: ChangedServices::default(),
             slice_delays: DurationCounts::default(),
         }
+    }
+
+    pub(crate) fn take_changed(&mut self) -> ChangedServices {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Shares of endpoints that warm up follow the time.
+    pub(crate) fn advance_capacity(&mut self, time: model::Timestamp) {
+        plan::capacity::advance(self.cache.snapshot_mut(), time);
     }
 
     /// What all Services share.
@@ -230,8 +256,6 @@ impl SliceReconciler {
                 }
                 Err(error) => debug!(lease = lease.name(), %error, "failed to parse a Lease"),
             },
-            ObjectChange::Other(ObjectKind::ZoneDrain, drain) => self.drains.applied(&drain),
-            ObjectChange::Listed(ObjectKind::ZoneDrain, keys) => self.drains.listed(&keys),
             other => self.cache.apply(other),
         }
     }
@@ -242,7 +266,7 @@ impl SliceReconciler {
         let affected = match &object {
             Object::Service(service) => {
                 self.selectors.set(service);
-                self.evaluations.forget(&service.key);
+                self.changed.services.insert(service.key.clone());
                 Affected::Now(service.key.clone())
             }
             Object::Pod(pod) if self.plans() => {
@@ -286,9 +310,9 @@ impl SliceReconciler {
             self.competing_slice = Some(slice.key.clone());
         }
         self.cache.apply(ObjectChange::Applied(Object::Slice(slice), notices));
-        service.iter().for_each(|service| self.evaluations.forget(service));
+        self.changed.services.extend(service.clone());
         if let Some(old) = old_service.filter(|old| service.as_ref() != Some(old)) {
-            self.evaluations.forget(&old);
+            self.changed.services.insert(old.clone());
             self.enqueue(&old, now);
         }
         // Our own write does not requeue the Service, unless its last sync failed.
@@ -313,15 +337,15 @@ impl SliceReconciler {
             ObjectKind::Service => {
                 let key = ServiceKey::new(&key.namespace, &key.name);
                 self.selectors.remove(&key);
-                self.evaluations.forget(&key);
-                self.observations.forget(&key);
+                self.changed.services.insert(key.clone());
+                self.changed.deleted.insert(key.clone());
                 self.losses.forget(&key);
                 Affected::Now(key)
             }
             ObjectKind::Slice => {
                 match snapshot.slice(key).and_then(|slice| Some((slice.service()?, slice))) {
                     Some((service, slice)) => {
-                        self.evaluations.forget(&service);
+                        self.changed.services.insert(service.clone());
                         let unexpected = self.expectations.saw_gone(&service, slice.uid.as_ref());
                         let waits = self.queue.failures(&service) > 0;
                         // Slices of a deleted Service are the garbage collector's.
@@ -349,11 +373,8 @@ impl SliceReconciler {
                 self.lease_changed(change, now);
                 Affected::Nothing
             }
-            ObjectKind::ZoneDrain => {
-                self.drains.deleted(&key.name);
-                Affected::Nothing
-            }
             ObjectKind::Pod
+            | ObjectKind::ZoneDrain
             | ObjectKind::ServiceCidr
             | ObjectKind::IpAddress
             | ObjectKind::Secret
@@ -400,7 +421,7 @@ impl SliceReconciler {
 
     fn enqueue_namespace(&mut self, namespace: &Name, now: MonotonicTime) {
         // Its default may be another.
-        self.evaluations.clear();
+        self.changed.all = true;
         let services = self.selectors.services().filter(|key| key.namespace == *namespace);
         for key in services.cloned().collect::<Vec<_>>() {
             self.enqueue(&key, now);
@@ -465,14 +486,19 @@ impl SliceReconciler {
     }
 
     /// The writes of the next due Service. Services without changes are done on the way.
-    pub fn next(&mut self, now: MonotonicTime, wall: Timestamp) -> Option<SliceWrites> {
+    pub fn next(
+        &mut self,
+        now: MonotonicTime,
+        wall: Timestamp,
+        inputs: &impl SyncInputs,
+    ) -> Option<SliceWrites> {
         // Bounded, so that watch events are applied in between.
         for _ in 0..64 {
             if !self.plans() {
                 return None;
             }
             let key = self.queue.next(now)?;
-            match self.begin(&key, now, wall) {
+            match self.begin(&key, now, wall, inputs) {
                 Ok(work) => return Some(work),
                 Err(outcome) => self.queue.done(&key, outcome, now),
             }
@@ -485,6 +511,7 @@ impl SliceReconciler {
         key: &ServiceKey,
         now: MonotonicTime,
         wall: Timestamp,
+        inputs: &impl SyncInputs,
     ) -> Result<SliceWrites, SyncOutcome> {
         let stored = self.cache.snapshot().slices(key);
         if self.expectations.is_stale(key, stored, now) {
@@ -495,60 +522,38 @@ impl SliceReconciler {
         if std::mem::take(&mut self.facts_changed) {
             self.planner.topology = ClusterTopology::from_nodes(self.cache.snapshot().nodes());
         }
-        let snapshot = self.cache.snapshot();
-        let Some(service) = snapshot.service(key) else { return self.begin_orphans(key) };
+        let Some(service) = self.cache.snapshot().service(key) else { return self.begin_orphans(key) };
         let unknown = LastSync::default();
         let last = self.last_syncs.get(key).unwrap_or(&unknown);
-        let measured = self.demands.measured(key);
-        let memory = |family| match &measured {
-            Some(measured) => last.memory(family, stored).with_measured(measured.clone()),
-            None => last.memory(family, stored),
-        };
-        let since_switch = last.subset_switched.map(|switched| now.0.saturating_sub(switched.0));
-        let (plan, outcomes) =
-            self.planner.plan_after(snapshot, service, stored, &last.trigger, since_switch, memory);
-        let revision = highest_revision(stored);
-        let since = if last.revision.0 == revision { last.revision } else { (revision, now) };
-        let acks = match plan::select::not_proxied(service) {
-            // Nodes do not program it.
-            Some(_) => AckState::Settled(NodeAcks::default()),
-            None => match self.leases.acks(snapshot, key, since, now) {
-                // No node can have programmed what is written now.
-                AckState::Settled(acks) if !plan.is_noop() && acks.reached > 0 && acks.waiting == 0 => {
-                    AckState::Open
-                }
-                acks => acks,
-            },
-        };
-        let age = last.conditions_sent.map(|sent| now.0.saturating_sub(sent.0));
-        let observed = self.observations.condition(service);
-        let stored_conditions = &service.conditions;
-        let update =
-            conditions::update(&outcomes, &acks, observed, stored_conditions, last.sent.as_ref(), age, wall);
-        let writes = !plan.is_noop();
-        let on_rejection =
-            writes.then(|| conditions::RejectedWrite::of(&outcomes, &service.conditions)).flatten();
+        let (plan, outcomes) = self.plan(service, last, inputs.measured_demand(key), now);
+        let (acks, since) = self.acks(service, last, &plan, now);
+        let (age, observed) =
+            (last.conditions_sent.map(|sent| now.0.saturating_sub(sent.0)), inputs.observed(service));
+        let update = conditions::update(
+            &outcomes,
+            &acks,
+            observed,
+            &service.conditions,
+            last.sent.as_ref(),
+            age,
+            wall,
+        );
+        let rejection = || conditions::RejectedWrite::of(&outcomes, &service.conditions);
+        let on_rejection = (!plan.is_noop()).then(rejection).flatten();
         let events = new_events(service, last, &plan, &outcomes, wall);
-        let mut next = last.after(&plan, &outcomes);
-        next.revision = since;
-        if plan.subset.switched {
-            next.subset_switched = Some(now);
-        }
-        match plan.subset.retry_after {
-            Some(wait) => drop(self.subset_retries.insert(key.clone(), now.after(wait))),
-            None => drop(self.subset_retries.remove(key)),
-        }
-        next.sent = update.awaited;
         let is_fresh = update.patch.is_some() && !update.deferred;
-        next.conditions_sent = if is_fresh { Some(now) } else { last.conditions_sent };
-        next.counts = counts(service, &plan, &outcomes, stored, self.planner.config.slices.max_endpoints);
-        let mechanism = next.counts.mechanism.as_str();
-        debug!(service = %key, creates = plan.creates.len(), updates = plan.updates.len(),
-            deletes = plan.deletes.len(), unchanged = plan.unchanged.len(), mechanism,
-            missing_nodes = plan.missing_nodes.len(), "planned");
-        let requested = next.requested;
-        let changes = count_changes(&plan, stored);
-        let trigger = new_trigger(&plan, stored);
+        let after = last.after(&plan, &outcomes);
+        let next = LastSync {
+            revision: since,
+            subset_switched: if plan.subset.switched { Some(now) } else { after.subset_switched },
+            sent: update.awaited,
+            conditions_sent: if is_fresh { Some(now) } else { last.conditions_sent },
+            counts: counts(service, &plan, &outcomes, stored, self.planner.config.slices.max_endpoints),
+            ..after
+        };
+        log_plan(key, &plan, &next);
+        let (changes, trigger) = (count_changes(&plan, stored), new_trigger(&plan, stored));
+        let retry = plan.subset.retry_after.map(|wait| now.after(wait));
         let work = SliceWrites {
             service: key.clone(),
             uid: service.uid.clone(),
@@ -560,7 +565,8 @@ impl SliceReconciler {
             on_rejection,
             events,
         };
-        self.note_acks(key, requested, if update.deferred { AckState::Deferred } else { acks });
+        self.note_retry(key, retry);
+        self.note_acks(key, next.requested, if update.deferred { AckState::Deferred } else { acks });
         if work.is_empty() {
             self.keep(key, next);
             self.metrics.synced("success");
@@ -568,6 +574,48 @@ impl SliceReconciler {
         }
         self.in_flight.insert(key.clone(), InFlight { next, changes, trigger });
         Ok(work)
+    }
+
+    fn plan(
+        &self,
+        service: &Service,
+        last: &LastSync,
+        measured: Option<MeasuredDemand>,
+        now: MonotonicTime,
+    ) -> (SlicePlan, Vec<HintOutcome>) {
+        let snapshot = self.cache.snapshot();
+        let stored = snapshot.slices(&service.key);
+        let memory = |family| match &measured {
+            Some(measured) => last.memory(family, stored).with_measured(measured.clone()),
+            None => last.memory(family, stored),
+        };
+        let since_switch = last.subset_switched.map(|switched| now.0.saturating_sub(switched.0));
+        self.planner.plan_after(snapshot, service, stored, &last.trigger, since_switch, memory)
+    }
+
+    /// Acknowledgements of the stored slices, and the highest revision of these with the time since when.
+    fn acks(
+        &self,
+        service: &Service,
+        last: &LastSync,
+        plan: &SlicePlan,
+        now: MonotonicTime,
+    ) -> (AckState, (u64, MonotonicTime)) {
+        let snapshot = self.cache.snapshot();
+        let revision = highest_revision(snapshot.slices(&service.key));
+        let since = if last.revision.0 == revision { last.revision } else { (revision, now) };
+        if plan::select::not_proxied(service).is_some() {
+            // Nodes do not program it.
+            return (AckState::Settled(NodeAcks::default()), since);
+        }
+        let acks = match self.leases.acks(snapshot, &service.key, since, now) {
+            // No node can have programmed what is written now.
+            AckState::Settled(acks) if !plan.is_noop() && acks.reached > 0 && acks.waiting == 0 => {
+                AckState::Open
+            }
+            acks => acks,
+        };
+        (acks, since)
     }
 
     /// Deletes our slices without a Service, after a check that the API has no such Service.
@@ -586,6 +634,13 @@ impl SliceReconciler {
         }
         info!(service = %key, slices = deletes.len(), "deleting EndpointSlices without a Service");
         Ok(SliceWrites { service: key.clone(), deletes, orphans: true, ..SliceWrites::default() })
+    }
+
+    fn note_retry(&mut self, key: &ServiceKey, at: Option<MonotonicTime>) {
+        match at {
+            Some(at) => drop(self.subset_retries.insert(key.clone(), at)),
+            None => drop(self.subset_retries.remove(key)),
+        }
     }
 
     fn note_acks(&mut self, key: &ServiceKey, requested: bool, acks: AckState) {
@@ -663,6 +718,12 @@ impl SliceReconciler {
         let uid = service.uid.as_ref().map(ToString::to_string);
         Some(events::event(events::SLICE_CONTROLLER, &notice, uid.as_deref(), wall))
     }
+}
+
+fn log_plan(key: &ServiceKey, plan: &SlicePlan, next: &LastSync) {
+    debug!(service = %key, creates = plan.creates.len(), updates = plan.updates.len(),
+        deletes = plan.deletes.len(), unchanged = plan.unchanged.len(),
+        mechanism = next.counts.mechanism.as_str(), missing_nodes = plan.missing_nodes.len(), "planned");
 }
 
 /// The trigger time that the plan writes, if it is new.

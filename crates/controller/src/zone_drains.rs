@@ -1,15 +1,15 @@
 //! ZoneDrains: watched, decided with the slices' state, and their status written while leading.
 //!
 //! ```text
-//! watch -> WatchedDrains -> SliceReconciler::decide_drains -> Planner::drains -> slices of all Services
-//!   ^                                 |
-//!   +---- DrainStatusWriter <---------+
+//! watch -> DrainReconciler -> Planner::drains -> slices of all Services
+//!   ^             |
+//!   +--- DrainStatusWriter
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use cluster::{ObjectKind, WatchedObject, api_outage};
+use cluster::{InformerEvent, ObjectChange, ObjectKind, WatchCache, WatchedObject, api_outage};
 use insight::ledger::{LedgerDemand, TrafficOwner};
 use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
-use super::demand_loop::ready_by_zone;
+use super::demand_loop::{DemandReconciler, ready_by_zone};
 use super::slice_reconciler::SliceReconciler;
 use insight::status_board::LedgerView;
 
@@ -34,9 +34,11 @@ const MAX_SERVICES: usize = 50;
 /// Names in a message.
 const MAX_NAMES: usize = 5;
 
-/// All ZoneDrains as watched.
+/// All ZoneDrains as watched, and when to decide on them.
 #[derive(Debug, Default)]
-pub(crate) struct WatchedDrains {
+pub(crate) struct DrainReconciler {
+    /// Reads lists and events of ZoneDrains.
+    cache: WatchCache,
     objects: BTreeMap<Name, Value>,
     /// Before that, absence of an object means nothing.
     is_listed: bool,
@@ -45,8 +47,21 @@ pub(crate) struct WatchedDrains {
     rates_due: MonotonicTime,
 }
 
-impl WatchedDrains {
-    pub(crate) fn applied(&mut self, object: &WatchedObject) {
+impl DrainReconciler {
+    pub(crate) fn observe(&mut self, event: InformerEvent) {
+        for change in self.cache.read(event) {
+            match change {
+                ObjectChange::Other(_, object) => self.applied(&object),
+                ObjectChange::Deleted(_, key) | ObjectChange::Unreadable(_, key, _) => {
+                    self.is_changed |= self.objects.remove(&key.name).is_some();
+                }
+                ObjectChange::Listed(_, keys) => self.listed(&keys),
+                ObjectChange::Applied(..) | ObjectChange::Failed(..) => {}
+            }
+        }
+    }
+
+    fn applied(&mut self, object: &WatchedObject) {
         match serde_json::from_str(object.text()) {
             Ok(value) => {
                 self.is_changed = true;
@@ -56,12 +71,8 @@ impl WatchedDrains {
         }
     }
 
-    pub(crate) fn deleted(&mut self, name: &Name) {
-        self.is_changed |= self.objects.remove(name).is_some();
-    }
-
     /// A list is complete: others were deleted. Drains stay in force while it is read.
-    pub(crate) fn listed(&mut self, keys: &BTreeSet<ObjectKey>) {
+    fn listed(&mut self, keys: &BTreeSet<ObjectKey>) {
         self.objects.retain(|name, _| keys.iter().any(|key| key.name == *name));
         (self.is_listed, self.is_changed) = (true, true);
     }
@@ -138,25 +149,28 @@ async fn write_statuses(client: Client, mut statuses: mpsc::Receiver<Vec<DrainSt
     }
 }
 
-impl SliceReconciler {
+impl DrainReconciler {
     /// Decides which drains are in force after a change and at intervals, and returns statuses to write.
-    pub(crate) fn decide_drains(
+    pub(crate) fn decide(
         &mut self,
+        slices: &mut SliceReconciler,
+        demands: &DemandReconciler,
         traffic: &LedgerView,
         now: MonotonicTime,
         time: Timestamp,
     ) -> Vec<DrainStatus> {
-        if !self.plans() || !self.drains.take_due(now) {
+        if !slices.plans() || !self.take_due(now) {
             return Vec::new();
         }
-        let demand = if self.drains.objects.is_empty() { None } else { traffic.demand() };
+        let demand = if self.objects.is_empty() { None } else { traffic.demand() };
+        let facts = DrainFacts { slices, demands, demand: demand.as_ref(), time };
         let mut in_force = Vec::new();
         let mut statuses = Vec::new();
-        let (are_rates_due, mut has_new_rates) = (self.drains.rates_due <= now, false);
-        for (name, object) in &self.drains.objects {
+        let (are_rates_due, mut has_new_rates) = (self.rates_due <= now, false);
+        for (name, object) in &self.objects {
             let status = match ZoneDrain::parse(object) {
                 Ok(drain) => {
-                    let (status, is_in_force) = self.decide_drain(&drain, object, demand.as_ref(), time);
+                    let (status, is_in_force) = facts.decide(&drain, object);
                     if is_in_force {
                         in_force.push((drain.zone, drain.window));
                     }
@@ -173,35 +187,39 @@ impl SliceReconciler {
             }
         }
         if has_new_rates {
-            self.drains.rates_due = now.after(RATES_INTERVAL);
+            self.rates_due = now.after(RATES_INTERVAL);
         }
         let drains = Some(ZoneDrains::new(in_force));
-        if self.planner().drains != drains {
-            info!(
-                zones = drains.as_ref().map_or(0, |drains| drains.zones().len()),
-                "zones that are drained changed"
-            );
-            self.set_drains(drains, now);
+        if slices.planner().drains != drains {
+            let zones = drains.as_ref().map_or(0, |drains| drains.zones().len());
+            info!(zones, "zones that are drained changed");
+            slices.set_drains(drains, now);
         }
         statuses
     }
+}
 
-    fn decide_drain(
-        &self,
-        drain: &ZoneDrain,
-        object: &Value,
-        demand: Option<&LedgerDemand>,
-        time: Timestamp,
-    ) -> (Value, bool) {
+/// What a decision depends on.
+struct DrainFacts<'a> {
+    slices: &'a SliceReconciler,
+    demands: &'a DemandReconciler,
+    demand: Option<&'a LedgerDemand>,
+    time: Timestamp,
+}
+
+impl DrainFacts<'_> {
+    /// The status, and whether the drain is in force.
+    fn decide(&self, drain: &ZoneDrain, object: &Value) -> (Value, bool) {
+        let time = self.time;
         if drain.is_over(time) {
             let message = "spec.expiresAt has passed: traffic is as before";
             return (status(object, false, "Expired", message.to_owned(), time), false);
         }
         // A rehearsal reports what a drain would break.
-        let services = self.check_services(&drain.zone, 100, demand);
+        let services = self.check_services(&drain.zone, 100);
         let is_possible = || match drain.window.percent {
             100 => !is_refused(&services),
-            percent => !is_refused(&self.check_services(&drain.zone, percent, demand)),
+            percent => !is_refused(&self.check_services(&drain.zone, percent)),
         };
         // A decision stands: a load that grows while a zone is drained does not return traffic by itself.
         let is_accepted = drain.accepted.unwrap_or_else(|| drain.force || is_possible());
@@ -216,14 +234,10 @@ impl SliceReconciler {
         (status, is_accepted && !drain.dry_run)
     }
 
-    fn check_services(
-        &self,
-        zone: &Name,
-        percent: u32,
-        demand: Option<&LedgerDemand>,
-    ) -> Vec<DrainedService> {
-        let snapshot = self.snapshot();
-        let rows: BTreeMap<&TrafficOwner, &[insight::ledger::ZoneDemandRow]> = demand
+    fn check_services(&self, zone: &Name, percent: u32) -> Vec<DrainedService> {
+        let snapshot = self.slices.snapshot();
+        let rows: BTreeMap<&TrafficOwner, &[insight::ledger::ZoneDemandRow]> = self
+            .demand
             .into_iter()
             .flat_map(|demand| &demand.services)
             .map(|service| (&service.owner, service.zones.as_slice()))
@@ -238,7 +252,7 @@ impl SliceReconciler {
             }
             let load = ServiceLoad {
                 service,
-                mechanism: self.mechanism(&service.key),
+                mechanism: self.slices.mechanism(&service.key),
                 capacity_by_zone: ready_by_zone(slices, false).0,
                 rate_by_target,
                 proved: self.demands.proved(&service.key),

@@ -51,7 +51,7 @@ fn service(value: &Value) -> UdpService {
         snapshot.apply(object.expect("a known kind"));
     }
     let (service, slices) = snapshot.services().next().expect("a case has a Service");
-    let (frontends, _) = plan::forward::forward(service, slices, &NodeConfig::default());
+    let (frontends, _) = plan::forward::forward(service, slices, &NodeConfig::without_flags("".into()));
     let mut udp = plan::forward::stale_udp::services(&frontends, slices);
     assert_eq!(udp.len(), 1, "a case has one UDP port");
     udp.remove(0)

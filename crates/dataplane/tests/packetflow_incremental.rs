@@ -232,7 +232,7 @@ fn a_set_that_outgrows_its_size_is_filled_beside_the_old_one() {
             }),
         ]
     };
-    let config = NodeConfig::default();
+    let config = NodeConfig::without_flags("".into());
     let table_of = |count| {
         let mut snapshot = Snapshot::default();
         for value in spec(count) {

@@ -12,7 +12,7 @@ use model::{Family, Hints, Interner, Service, Slice, SliceContent, Snapshot, ann
 use plan::PlanningConfig;
 use plan::drain::ZoneDrains;
 use plan::forward::{NodeConfig, table};
-use plan::hints::{Hysteresis, Mechanism, TrafficDistributionDefaults, choose};
+use plan::hints::{Hysteresis, Mechanism};
 use plan::planner::Planner;
 use plan::slices::{SliceOptions, TriggerTimes, orphans};
 use serde_json::Value;
@@ -96,8 +96,7 @@ pub fn is_ours(slice: &Slice) -> bool {
 /// By design, what the slices had before keeps the hints of these two mechanisms for longer than they would be set:
 /// `HINT_OVERLOAD` in plan/src/hints/spill.rs, and the overload threshold in plan/src/hints/auto.rs.
 pub fn has_memory(service: &Service) -> bool {
-    let gates = PlanningConfig::without_flags().gates;
-    let chosen = choose(service, &TrafficDistributionDefaults::default(), &gates).mechanism;
+    let chosen = PlanningConfig::without_flags().choose(service, None).mechanism;
     matches!(chosen, Mechanism::Spill | Mechanism::Auto)
 }
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use clock::Clock;
 use cluster::leader_election::election::ElectionTiming;
-use cluster::leader_election::{LeaderElectionConfig, LeaderElector, LedgerAddressSource, while_leading};
-use controller::{ControllerConfig, ControllerMetrics, addresses};
+use cluster::leader_election::{LeaderElectionConfig, LedgerAddressSource};
+use controller::ControllerConfig;
+use controller::controllers::{ClusterIps, Controllers, ControllersOptions};
 use dataplane::conntrack::FakeConntrack;
 use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::{FakeKernel, FaultyKernel};
@@ -32,6 +33,7 @@ use node::run::{SharedState, run_with_fixed_addresses};
 use node::slice_watches::NodeWatches;
 use node::sync_loop::{SyncLoop, SyncLoopParts};
 use node::traffic::{self, ConnectionSource, NodeTraffic, NodeTrafficSource};
+use plan::gateway_api::AssignedAddresses;
 use store::admission::service::ServiceRanges;
 use store::api::{Api, ApiLimits, Caller};
 use store::bootstrap::{BootstrapOptions, bootstrap};
@@ -79,7 +81,8 @@ impl ApiProcess {
         let (stop, stopped) = watch::channel(false);
         let started = runtime.block_on(async {
             let engine = Engine::open_on(disk.clone(), options).map_err(|error| error.to_string())?;
-            let ranges = ServiceRanges { cluster_ips: vec![service_range()], ..ServiceRanges::default() };
+            let ranges =
+                ServiceRanges { cluster_ips: vec![service_range()], ..ServiceRanges::without_flags() };
             let api = Api::new(Arc::new(engine), ranges, ApiLimits::default()).with_random(random);
             let listen = SocketAddr::from(([192, 0, 2, 1], 6443));
             let options = BootstrapOptions { service_cidrs: vec![service_range()], listen };
@@ -130,7 +133,7 @@ pub struct ControllerProcess {
     pub ledger: SharedLedger,
 }
 
-/// A controller manager: leader election, the slice controller, the address controllers and the ledger.
+/// A controller manager: the controllers of `zoneward up`, several of them, of which one leads.
 pub fn start_controller(
     runtime: &PausedRuntime,
     link: &Link,
@@ -139,7 +142,6 @@ pub fn start_controller(
 ) -> ControllerProcess {
     let clock = runtime.clock();
     runtime.block_on(async {
-        let client = link.client();
         let election = LeaderElectionConfig {
             namespace: LEASES.to_owned(),
             name: "zoneward-controller".to_owned(),
@@ -150,56 +152,30 @@ pub fn start_controller(
             random: random.split(),
             ledger_address: LedgerAddressSource::default(),
         };
-        let elector = LeaderElector::start(client.clone(), Some(election));
-        let leading = elector.leading();
-        let [for_slices, for_addresses, for_ledger] = in_order(leading.clone());
-        let _ = link.leading.set(for_slices.clone());
-        let (stop, stopped) = watch::channel(false);
         let ledger = SharedLedger::new(&clock, &[]).expect("no prices");
-        tokio::spawn(ledger.clone().follow(for_ledger, stopped.clone()));
-        let config = ControllerConfig {
-            traffic: ledger.view(),
-            ledger: Some(ledger.clone()),
-            clock: clock.clone(),
-            random: random.split(),
-            lease_namespace: LEASES.to_owned(),
-            ..ControllerConfig::new(plan::PlanningConfig::without_flags())
+        let options = ControllersOptions {
+            slices: ControllerConfig {
+                clock,
+                random,
+                lease_namespace: LEASES.to_owned(),
+                ..ControllerConfig::new(plan::PlanningConfig::without_flags())
+            },
+            lease_name: election.name.clone(),
+            election: Some(election),
+            ledger: ledger.clone(),
+            gateway_addresses: AssignedAddresses::Services,
+            cluster_ips: Some(ClusterIps { ranges: vec![service_range()], leader_only: true }),
         };
-        let slices = controller::run(
-            client.clone(),
-            config,
-            ControllerMetrics::default(),
-            for_slices,
-            stopped.clone(),
-        );
-        let (followed, until) = (for_addresses, stopped.clone());
-        let keep_addresses = move || {
-            let (client, clock, random) = (client.clone(), clock.clone(), random.split());
-            addresses::run(client, vec![service_range()], clock, random, until.clone())
-        };
-        tokio::spawn(while_leading(followed, stopped, keep_addresses));
+        let controllers =
+            Controllers::start(link.client(), options, &mut cluster::admin_server::registry("fleet"));
+        let leading = controllers.leading();
+        let _ = link.leading.set(leading.clone());
         tokio::spawn(async move {
-            let _kept = (elector, stop);
-            slices.await;
+            controllers.failure().await;
+            controllers.stop().await.expect("no controller panics");
         });
         ControllerProcess { leading, ledger }
     })
-}
-
-/// Receivers of a watch are woken in an order that tokio draws: each gets a channel of its own, in a fixed order.
-fn in_order<const N: usize>(mut leading: watch::Receiver<bool>) -> [watch::Receiver<bool>; N] {
-    let senders: [watch::Sender<bool>; N] =
-        std::array::from_fn(|_| watch::channel(*leading.borrow_and_update()).0);
-    let receivers = senders.each_ref().map(watch::Sender::subscribe);
-    tokio::spawn(async move {
-        while leading.changed().await.is_ok() {
-            let now = *leading.borrow_and_update();
-            senders.iter().for_each(|sender| {
-                sender.send_replace(now);
-            });
-        }
-    });
-    receivers
 }
 
 fn new_kernel() -> FaultyKernel<FakeKernel> {

@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use model::{Interner, Node, Object, Service, Slice, parse};
-use plan::FeatureGates;
-use plan::hints::{TopologyScope, TrafficDistributionDefaults, choose};
+use plan::PlanningConfig;
+use plan::hints::TopologyScope;
 use serde_json::Value;
 use store::engine::{Engine, ResourceId, Revision, WatchEvent, WatchEventType, Watcher};
 use store::kinds;
@@ -245,8 +245,7 @@ impl Truth {
         self.cluster_ips.remove(name);
         let versions = self.versions.entry(name.to_owned()).or_default();
         // By the mechanism that is chosen: our own annotation comes before that of the zone.
-        let defaults = TrafficDistributionDefaults::default();
-        let chosen = choose(&service, &defaults, &FeatureGates::ALL).mechanism;
+        let chosen = PlanningConfig::without_flags().choose(&service, None).mechanism;
         let requires = chosen.required() == Some(TopologyScope::Zone);
         versions.always_requires_zone =
             requires && (versions.services.is_empty() || versions.always_requires_zone);

@@ -124,7 +124,7 @@ fn route_all(snapshot: &Snapshot) {
 fn forward_all(snapshot: &Snapshot) {
     let ranges: Vec<_> = snapshot.service_cidrs().flat_map(|cidr| cidr.cidrs.iter().copied()).collect();
     for node in snapshot.nodes().values() {
-        let (config, _) = NodeConfig::new(&ProxySettings::default(), node, &ranges, &[]);
+        let (config, _) = NodeConfig::new(&ProxySettings::without_flags(), node, &ranges, &[]);
         forward::table(snapshot, &config);
     }
 }

@@ -150,7 +150,7 @@ mod tests {
         let engine = Engine::open(&folder, EngineOptions::default()).expect("a store");
         // Open files live on; nothing is left behind.
         std::fs::remove_dir_all(&folder).expect("removing the folder");
-        let store = Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
+        let store = Store::new(Arc::new(engine), ServiceRanges::without_flags(), ApiLimits::default());
         let client = cluster::in_process(store.local(), &Clock::system());
         let nodes: Api<DynamicObject> = Api::all_with(client.clone(), &ObjectKind::Node.resource());
         let node = DynamicObject::new("n1", &ObjectKind::Node.resource());

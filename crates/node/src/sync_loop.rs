@@ -147,7 +147,8 @@ impl SyncLoop {
         let now = parts.clock.now();
         let (shared, clock) = (parts.shared.clone(), parts.clock.clone());
         let is_healthy = Arc::new(move || shared.health(|health| health.is_healthy(clock.now())));
-        let config = NodeConfig { name: parts.node.as_str().into(), ..NodeConfig::default() };
+        // Until the Node is read.
+        let (config, _) = NodeConfig::new(&parts.settings.proxy, &Node::named(parts.node.as_str()), &[], &[]);
         Self {
             schedule: SyncSchedule::new(parts.settings.min_sync_period, parts.settings.sync_period, now),
             forwarder: Forwarder::new(config),

@@ -75,7 +75,7 @@ fn service(index: usize, tenant: &Tenant) -> Value {
 fn config(addresses: &[IpAddr]) -> NodeConfig {
     let node = Node::named("here");
     let settings =
-        ProxySettings { node_port_addresses: vec!["0.0.0.0/0".to_owned()], ..ProxySettings::default() };
+        ProxySettings { node_port_addresses: vec!["0.0.0.0/0".to_owned()], ..ProxySettings::without_flags() };
     NodeConfig::new(&settings, &node, &["10.96.0.0/16".parse().unwrap()], addresses).0
 }
 

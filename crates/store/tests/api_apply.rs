@@ -18,7 +18,7 @@ use world::{CONFIG_MAPS, SERVICES, World, read, service};
 async fn with_time() -> (World, ManualTime) {
     let time = ManualTime::starting_at(SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000));
     let options = EngineOptions { clock: time.clock(), ..EngineOptions::default() };
-    (World::on(ServiceRanges::default(), options).await, time)
+    (World::on(ServiceRanges::without_flags(), options).await, time)
 }
 
 async fn apply(world: &World, path: &str, query: &str, object: &Value) -> (u16, Value) {

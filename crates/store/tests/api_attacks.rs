@@ -47,7 +47,7 @@ impl Drop for Attacked {
 
 async fn attacked(limits: ApiLimits) -> Attacked {
     let mut world = World::new().await;
-    world.api = Api::new(world.api.engine().clone(), ServiceRanges::default(), limits);
+    world.api = Api::new(world.api.engine().clone(), ServiceRanges::without_flags(), limits);
     let subject =
         json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:serviceaccounts"});
     let role =

@@ -61,9 +61,11 @@ async fn selectors_choose_and_pages_of_them_are_full() {
 #[tokio::test]
 async fn what_is_compacted_is_gone() {
     // With a short ring, so that memory does not remember what the log forgot.
-    let world =
-        World::on(ServiceRanges::default(), EngineOptions { history_events: 1, ..EngineOptions::default() })
-            .await;
+    let world = World::on(
+        ServiceRanges::without_flags(),
+        EngineOptions { history_events: 1, ..EngineOptions::default() },
+    )
+    .await;
     some(&world).await;
     let (_, first) = world.get(&format!("{CONFIG_MAPS}?limit=1")).await;
     let token = first["metadata"]["continue"].as_str().unwrap().to_owned();

@@ -16,7 +16,7 @@ async fn run(seed: u64) -> Vec<Vec<u8>> {
     let time = ManualTime::starting_at(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
     let options =
         EngineOptions { commit: CommitMode::Inline, clock: time.clock(), ..EngineOptions::default() };
-    let world = World::seeded(ServiceRanges::default(), options, Random::seeded(seed)).await;
+    let world = World::seeded(ServiceRanges::without_flags(), options, Random::seeded(seed)).await;
     for _ in 0..3 {
         world.json("POST", CONFIG_MAPS, &json!({"metadata": {"generateName": "a-"}})).await;
         time.advance(Duration::from_secs(1));

@@ -122,8 +122,10 @@ async fn a_taken_node_port_is_refused_and_equal_ports_share_one() {
 
 #[tokio::test]
 async fn a_load_balancer_gets_an_address_where_a_range_is_given() {
-    let ranges =
-        ServiceRanges { load_balancers: vec!["192.0.2.0/29".parse().unwrap()], ..ServiceRanges::default() };
+    let ranges = ServiceRanges {
+        load_balancers: vec!["192.0.2.0/29".parse().unwrap()],
+        ..ServiceRanges::without_flags()
+    };
     let world = World::with(ranges).await;
     for (name, wanted) in [("a", "192.0.2.1"), ("b", "192.0.2.2")] {
         let made = world.service(name, json!({"type": "LoadBalancer"})).await;
@@ -212,7 +214,7 @@ async fn an_endpoint_slice_names_its_writers() {
 #[tokio::test]
 async fn a_gate_that_is_off_drops_its_field_and_keeps_what_is_stored() {
     let gates = "ServiceTrafficDistribution=false".parse().unwrap();
-    let world = World::with(ServiceRanges { gates, ..ServiceRanges::default() }).await;
+    let world = World::with(ServiceRanges { gates, ..ServiceRanges::without_flags() }).await;
     let made = world.service("web", json!({"trafficDistribution": "PreferClose"})).await;
     assert_eq!(made["spec"].get("trafficDistribution"), None);
     let change = json!({"spec": {"trafficDistribution": "PreferClose"}});
@@ -222,7 +224,7 @@ async fn a_gate_that_is_off_drops_its_field_and_keeps_what_is_stored() {
     let mut world = World::new().await;
     world.service("old", json!({"trafficDistribution": "PreferSameZone"})).await;
     // The same objects, as after a restart with the gate turned off.
-    let ranges = ServiceRanges { gates, ..ServiceRanges::default() };
+    let ranges = ServiceRanges { gates, ..ServiceRanges::without_flags() };
     world.api = Api::new(world.api.engine().clone(), ranges, ApiLimits::default());
     let label = json!({"metadata": {"labels": {"a": "b"}}});
     let (code, kept) = world.patch(&format!("{SERVICES}/old"), "merge-patch", &label).await;
@@ -232,7 +234,7 @@ async fn a_gate_that_is_off_drops_its_field_and_keeps_what_is_stored() {
 #[tokio::test]
 async fn values_of_a_gate_that_is_off_are_refused_and_hints_for_nodes_dropped() {
     let gates = "PreferSameTrafficDistribution=false".parse().unwrap();
-    let world = World::with(ServiceRanges { gates, ..ServiceRanges::default() }).await;
+    let world = World::with(ServiceRanges { gates, ..ServiceRanges::without_flags() }).await;
     let near = service("web", json!({"trafficDistribution": "PreferSameNode"}));
     let (code, status) = world.json("POST", SERVICES, &near).await;
     let cause = &status["details"]["causes"][0];

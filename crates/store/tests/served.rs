@@ -53,7 +53,7 @@ async fn serve(
     stopped: watch::Receiver<bool>,
 ) -> (Api, PathBuf) {
     let engine = Engine::open(&data.join("store"), options).unwrap();
-    let api = Api::new(Arc::new(engine), ServiceRanges::default(), limits);
+    let api = Api::new(Arc::new(engine), ServiceRanges::without_flags(), limits);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = listener.local_addr().unwrap();
     let service_cidrs = vec!["10.96.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];

@@ -33,7 +33,7 @@ pub fn folder() -> PathBuf {
 
 impl World {
     pub async fn new() -> Self {
-        Self::with(ServiceRanges::default()).await
+        Self::with(ServiceRanges::without_flags()).await
     }
 
     pub async fn with(ranges: ServiceRanges) -> Self {
@@ -47,7 +47,7 @@ impl World {
 
     /// With other ranges of cluster IPs.
     pub async fn ranged(service_cidrs: Vec<IpNet>) -> Self {
-        Self::begun(ServiceRanges::default(), EngineOptions::default(), service_cidrs).await
+        Self::begun(ServiceRanges::without_flags(), EngineOptions::default(), service_cidrs).await
     }
 
     async fn begun(ranges: ServiceRanges, options: EngineOptions, service_cidrs: Vec<IpNet>) -> Self {

@@ -605,6 +605,15 @@ impl Up {
     pub fn slice_controller(&self) -> controller::ControllerConfig {
         controller::ControllerConfig::new(self.making.controller_planning(CoexistFlag { coexist: false }))
     }
+
+    pub fn service_ranges(&self) -> store::admission::service::ServiceRanges {
+        store::admission::service::ServiceRanges {
+            node_ports: apimachinery::validate::ValidationOptions::WITHOUT_FLAGS,
+            cluster_ips: self.service_cluster_ip_range.clone(),
+            load_balancers: self.load_balancer_range.clone(),
+            gates: self.slice_controller().settings.planning.gates,
+        }
+    }
 }
 
 impl Controller {

@@ -20,7 +20,7 @@ fn store(name: &str) -> Store {
     let engine = Engine::open(&folder.join("store"), EngineOptions::default()).expect("a store");
     // Open files live on; nothing is left behind.
     std::fs::remove_dir_all(&folder).expect("removing the folder");
-    Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default())
+    Store::new(Arc::new(engine), ServiceRanges::without_flags(), ApiLimits::default())
 }
 
 async fn put_node(client: &Client, name: &str) {

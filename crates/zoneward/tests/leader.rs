@@ -23,7 +23,7 @@ async fn client(name: &str) -> Client {
     let engine = Engine::open(&folder.join("store"), EngineOptions::default()).expect("a store");
     std::fs::remove_dir_all(&folder).expect("removing the folder");
     let client = cluster::in_process(
-        Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default()).local(),
+        Store::new(Arc::new(engine), ServiceRanges::without_flags(), ApiLimits::default()).local(),
         &clock::Clock::system(),
     );
     let namespace =

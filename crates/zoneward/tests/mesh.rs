@@ -21,7 +21,7 @@ async fn api(name: &str) -> Api {
     let engine = Engine::open(&folder, EngineOptions::default()).unwrap();
     // Open files live on; nothing is left behind.
     std::fs::remove_dir_all(&folder).unwrap();
-    let api = Api::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
+    let api = Api::new(Arc::new(engine), ServiceRanges::without_flags(), ApiLimits::default());
     let service_cidrs = vec!["10.96.0.0/16".parse().unwrap()];
     bootstrap(&api, BootstrapOptions { service_cidrs, listen: "127.0.0.1:6443".parse().unwrap() })
         .await

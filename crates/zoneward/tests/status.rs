@@ -41,30 +41,121 @@ fn eventually(up: &Up, more: &[&str], wanted: impl Fn(&Value) -> bool) -> Value 
     }
 }
 
+/// Of the dashboard.
+fn status_address(up: &Up) -> String {
+    let lease = up.ask("GET", &format!("{LEASES}/zoneward-controller"), "").json();
+    lease["metadata"]["annotations"]["zoneward.dev/status-address"].as_str().unwrap().to_owned()
+}
+
+/// The whole answer of the dashboard.
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let _ = write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
 fn widths(text: &str) {
     for line in text.lines() {
         assert!(line.chars().count() <= 80, "{} columns: {line}\n{text}", line.chars().count());
     }
 }
 
-/// Also where commands have no such flag: they read it from the controller.
-#[test]
-fn a_default_of_the_controller_is_that_of_status_what_if_and_plan() {
-    let up = cluster_with("status-default", &["--default-traffic-distribution", "PreferSameZone"]);
-    let report = eventually(&up, &["-n", "shop"], |v| v["services"][0]["inZone"]["planned"] == 1.0);
-    assert_eq!(report["services"][0]["fix"], Value::Null, "nothing is better: {report}");
-    let json = |words: &[&str]| -> Value {
-        let output = zoneward(&up, &[words, &["-n", "shop", "-o", "json"]].concat());
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)))
-    };
-    let what_if = json(&["simulate", "what-if"]);
-    assert_eq!(what_if["services"][0]["current"], "PreferSameZone", "{what_if}");
-    let plan = json(&["plan", "slices"]);
-    for changes in ["creates", "updates", "deletes"] {
-        assert_eq!(plan[changes], json!([]), "the controller and plan agree: {plan}");
+/// What each part says about shop/cart: the controller in its slices, and all that explains, predicts or traces. Commands get
+/// no flag of the controller: they read them from it.
+struct Said {
+    /// Of the slices.
+    annotations: Value,
+    hints: Vec<Value>,
+    report: Value,
+    what_if: Value,
+    plan: Value,
+    /// From a node in zone-a.
+    selected: Value,
+    packet: Value,
+    dashboard: Value,
+    page: String,
+}
+
+impl Said {
+    /// Once the status is as wanted.
+    fn when(up: &Up, wanted: impl Fn(&Value) -> bool) -> Self {
+        let report = eventually(up, &["-n", "shop"], wanted);
+        let json = |words: &[&str]| -> Value {
+            let output = zoneward(up, &[words, &["-n", "shop", "-o", "json"]].concat());
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)))
+        };
+        let slices = up.ask("GET", "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices", "").json();
+        let slices = slices["items"].as_array().unwrap();
+        assert_eq!(slices.len(), 1, "{slices:?}");
+        let endpoints = slices[0]["endpoints"].as_array().unwrap();
+        let cart = up.ask("GET", "/api/v1/namespaces/shop/services/cart", "").json();
+        let packet = format!("tcp 10.0.0.2:40000 -> {}:80", cart["spec"]["clusterIP"].as_str().unwrap());
+        let address = status_address(up);
+        let dashboard = get(&address, "/api/status?namespace=shop");
+        Self {
+            annotations: slices[0]["metadata"]["annotations"].clone(),
+            hints: endpoints.iter().map(|e| json!([e["zone"], e["hints"]["forZones"][0]["name"]])).collect(),
+            report: report["services"][0].clone(),
+            what_if: json(&["simulate", "what-if"])["services"][0].clone(),
+            plan: json(&["plan", "slices"]),
+            selected: json(&["trace", "select", "cart", "--node", "zone-a-0"])[0].clone(),
+            packet: json(&["trace", "packet", "--node", "zone-a-0", "--packet", &packet]),
+            dashboard: serde_json::from_str(dashboard.split_once("\r\n\r\n").unwrap().1).unwrap(),
+            page: get(&address, "/services"),
+        }
     }
-    let other = json(&["simulate", "what-if", "--default-traffic-distribution", "zoneward.dev/Spill"]);
+
+    /// Everything names this mechanism, and nothing is left to plan.
+    fn is(&self, mechanism: &str) {
+        assert_eq!(self.report["mechanism"], mechanism, "status: {}", self.report);
+        assert_eq!(self.dashboard["services"][0]["mechanism"], mechanism, "dashboard: {}", self.dashboard);
+        assert!(self.page.contains(&format!(">{mechanism}<")), "page: {}", self.page);
+        let in_what_if = if mechanism == "default" { "None" } else { mechanism };
+        assert_eq!(self.what_if["current"], in_what_if, "what-if: {}", self.what_if);
+        for changes in ["creates", "updates", "deletes"] {
+            assert_eq!(self.plan[changes], json!([]), "the controller and plan agree: {}", self.plan);
+        }
+    }
+
+    /// The addresses that a node in zone-a selects, and those of its rules.
+    fn endpoints(&self) -> [usize; 2] {
+        let count = |list: &Value| list.as_array().unwrap_or_else(|| panic!("{list}")).len();
+        [count(&self.selected["cluster"]["endpoints"]), count(&self.packet["endpoints"])]
+    }
+}
+
+#[test]
+fn a_default_of_the_controller_is_that_of_everything_that_explains_or_predicts() {
+    let up = cluster_with("status-default", &["--default-traffic-distribution", "PreferSameZone"]);
+    let said = Said::when(&up, |v| v["services"][0]["inZone"]["planned"] == 1.0);
+    said.is("PreferSameZone");
+    assert_eq!(said.annotations["zoneward.dev/mechanism"], "PreferSameZone", "{}", said.annotations);
+    assert_eq!(said.annotations["zoneward.dev/mechanism-source"], "controller", "{}", said.annotations);
+    assert!(said.hints.iter().all(|hint| hint[0] == hint[1]), "each for its own zone: {:?}", said.hints);
+    assert_eq!(said.selected["cluster"]["mode"], "same-zone", "{}", said.selected);
+    assert_eq!(said.endpoints(), [2, 2], "{} {}", said.selected, said.packet);
+    assert_eq!(said.report["fix"], Value::Null, "nothing is better: {}", said.report);
+    let other = ["simulate", "what-if", "--default-traffic-distribution", "zoneward.dev/Spill", "-n", "shop"];
+    let other = zoneward(&up, &[&other[..], &["-o", "json"]].concat());
+    let other: Value = serde_json::from_slice(&other.stdout).unwrap();
     assert_eq!(other["services"][0]["current"], "Spill", "a flag overrides: {other}");
+    fs::remove_dir_all(&up.data).unwrap();
+}
+
+#[test]
+fn a_feature_gate_of_the_controller_is_that_of_everything_that_explains_or_predicts() {
+    let up = cluster_with("status-gate", &["--feature-gates", "TopologyAwareHints=false"]);
+    let auto = json!({"metadata": {"annotations": {"service.kubernetes.io/topology-mode": "Auto"}}});
+    patch(&up, "/api/v1/namespaces/shop/services/cart", &auto);
+    let said = Said::when(&up, |v| v["services"][0]["inZone"]["planned"].is_f64());
+    said.is("default");
+    assert_eq!(said.annotations["zoneward.dev/mechanism"], Value::Null, "{}", said.annotations);
+    assert!(said.hints.iter().all(|hint| hint[1].is_null()), "{:?}", said.hints);
+    assert_eq!(said.endpoints(), [6, 6], "{} {}", said.selected, said.packet);
+    fs::remove_dir_all(&up.data).unwrap();
 }
 
 #[test]
@@ -219,17 +310,8 @@ fn without_a_leader_the_error_says_what_to_do() {
 fn a_flood_of_requests_and_wrong_ones_leave_the_controller_at_work() {
     let up = cluster("status-flood");
     eventually(&up, &["-n", "shop"], |v| v["services"][0]["inZone"]["planned"].is_f64());
-    let lease = up.ask("GET", &format!("{LEASES}/zoneward-controller"), "").json();
-    let address =
-        lease["metadata"]["annotations"]["zoneward.dev/status-address"].as_str().unwrap().to_owned();
-    let get = |path: &str| {
-        let mut stream = TcpStream::connect(&address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let _ = write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8_lossy(&answer).into_owned()
-    };
+    let address = status_address(&up);
+    let get = |path: &str| get(&address, path);
     for path in ["/api/status?x=1", "/api/status?window=-1", "/api/status?name=cart"] {
         assert!(get(path).starts_with("HTTP/1.1 400"), "{path}: {}", get(path));
     }

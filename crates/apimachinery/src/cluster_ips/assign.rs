@@ -116,7 +116,7 @@ impl<'a> Assigner<'a> {
             return Ok(());
         }
         let in_use: BTreeSet<u16> = self.holders_by_port.keys().copied().collect();
-        let range = ValidationOptions::default().node_ports;
+        let range = ValidationOptions::WITHOUT_FLAGS.node_ports;
         match allocate(&request, &range, &in_use, self.seed) {
             Err(NodePortError::Taken { field, port }) => {
                 let holder = self.holders_by_port.get(&port).map(|key| format!("Service {key}"));

@@ -91,6 +91,7 @@ fn wrong_value(key: &str, value: &str) -> Option<String> {
 
 fn is_effective(key: &str, value: &str) -> bool {
     let gates = FeatureGates::ALL;
+    let mut defaults = TrafficDistributionDefaults { namespace: None, cluster: None };
     if key == annotation::PROXY_PROTOCOL {
         return ProxyProtocol::parse(value).is_some();
     }
@@ -104,7 +105,7 @@ fn is_effective(key: &str, value: &str) -> bool {
         return value.parse::<SpillDemandMode>().is_ok();
     }
     if key == annotation::DEFAULT_TRAFFIC_DISTRIBUTION {
-        let defaults = TrafficDistributionDefaults { namespace: Some(Name::new(value)), cluster: None };
+        defaults.namespace = Some(Name::new(value));
         let choice = service_with(&[]).map(|service| choose(&service, &defaults, &gates));
         return choice
             .is_some_and(|choice| choice.notices.iter().all(|(why, _)| *why != event_reason::INVALID_VALUE));
@@ -115,8 +116,7 @@ fn is_effective(key: &str, value: &str) -> bool {
         false => None,
     };
     let settings: Vec<(&str, &str)> = [(key, value)].into_iter().chain(beside).collect();
-    let choice = service_with(&settings)
-        .map(|service| choose(&service, &TrafficDistributionDefaults::default(), &gates));
+    let choice = service_with(&settings).map(|service| choose(&service, &defaults, &gates));
     choice.is_some_and(|choice| choice.accepted.is_ok() && choice.refused.is_none())
 }
 

@@ -36,7 +36,7 @@ impl World {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let engine = Engine::open(&folder.join("store"), EngineOptions::default()).unwrap();
-        let api = EmbeddedApi::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
+        let api = EmbeddedApi::new(Arc::new(engine), ServiceRanges::without_flags(), ApiLimits::default());
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let listen = listener.local_addr().unwrap();
         let options = BootstrapOptions { service_cidrs: vec!["10.96.0.0/16".parse().unwrap()], listen };

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::metrics::ControllerMetrics;
+use crate::reconcilers::Reconcilers;
 use crate::slice_reconciler::ReconcilerSettings;
 use crate::slice_writes::WriteResult;
 
@@ -19,7 +20,7 @@ pub(crate) fn at(seconds: u64) -> MonotonicTime {
     MonotonicTime(Duration::from_secs(seconds))
 }
 
-fn apply(reconciler: &mut SliceReconciler, kind: ObjectKind, objects: &[Value]) {
+fn apply(reconciler: &mut Reconcilers, kind: ObjectKind, objects: &[Value]) {
     reconciler.observe(InformerEvent::ListStarted(kind), at(0));
     for object in objects {
         let object = serde_json::from_str(&object.to_string()).expect("an object");
@@ -39,7 +40,7 @@ fn service(mode: Option<&str>) -> Value {
 }
 
 /// A leading reconciler without slices. Four endpoints: three in za, one in zb.
-pub(crate) fn reconciler(mode: Option<SpillDemandMode>, service_mode: Option<&str>) -> SliceReconciler {
+pub(crate) fn reconciler(mode: Option<SpillDemandMode>, service_mode: Option<&str>) -> Reconcilers {
     let node = |name: &str, zone: &str| {
         json!({"metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
             "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
@@ -55,7 +56,7 @@ pub(crate) fn reconciler(mode: Option<SpillDemandMode>, service_mode: Option<&st
     };
     let hints = PlanningConfig { spill_demand: mode, ..PlanningConfig::without_flags() };
     let settings = ReconcilerSettings::from(hints);
-    let mut reconciler = SliceReconciler::new(settings, ControllerMetrics::default());
+    let mut reconciler = Reconcilers::new(settings, ControllerMetrics::default());
     reconciler.lead(at(0));
     apply(&mut reconciler, ObjectKind::Node, &[node("n1", "za"), node("n2", "zb")]);
     apply(&mut reconciler, ObjectKind::Service, &[service(service_mode)]);
@@ -89,7 +90,7 @@ fn traffic_with(own: f64, other: f64, busiest: BusiestNode) -> LedgerView {
 }
 
 /// Writes what is due, as the API server would store it. Returns the annotations of the last slice.
-fn write(reconciler: &mut SliceReconciler, seconds: u64) -> Option<BTreeMap<String, String>> {
+fn write(reconciler: &mut Reconcilers, seconds: u64) -> Option<BTreeMap<String, String>> {
     let mut written = None;
     while let Some(work) = reconciler.next(at(seconds), jiff::Timestamp::UNIX_EPOCH) {
         let created = work.creates.iter().map(|content| content.annotations.clone());
@@ -100,7 +101,7 @@ fn write(reconciler: &mut SliceReconciler, seconds: u64) -> Option<BTreeMap<Stri
         }
         let slice = written.as_ref().map(|annotations| slice(annotations, seconds));
         let done = WriteResult { service: work.service.clone(), ..WriteResult::default() };
-        reconciler.done(done, at(seconds), jiff::Timestamp::UNIX_EPOCH);
+        reconciler.slices.done(done, at(seconds), jiff::Timestamp::UNIX_EPOCH);
         if let Some(slice) = slice {
             let object = serde_json::from_str(&slice.to_string()).expect("an object");
             reconciler.observe(InformerEvent::Applied(ObjectKind::Slice, object), at(seconds));
@@ -130,18 +131,23 @@ fn slice(annotations: &BTreeMap<String, String>, revision: u64) -> Value {
 }
 
 /// The slices of the Service as another leader has written them, and the first plan that reads them.
-pub(crate) fn slice_with(reconciler: &mut SliceReconciler, annotations: &[(&str, &str)]) {
+pub(crate) fn slice_with(reconciler: &mut Reconcilers, annotations: &[(&str, &str)]) {
     let annotations = annotations.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
     let object = serde_json::from_str(&slice(&annotations, 0).to_string()).expect("an object");
     reconciler.observe(InformerEvent::Applied(ObjectKind::Slice, object), at(0));
     while let Some(work) = reconciler.next(at(1), jiff::Timestamp::UNIX_EPOCH) {
         let done = WriteResult { service: work.service.clone(), ..WriteResult::default() };
-        reconciler.done(done, at(1), jiff::Timestamp::UNIX_EPOCH);
+        reconciler.slices.done(done, at(1), jiff::Timestamp::UNIX_EPOCH);
     }
 }
 
-fn decide(reconciler: &mut SliceReconciler, traffic: &LedgerView, seconds: u64) -> Vec<Notice> {
-    reconciler.decide_demand(traffic, at(seconds), Timestamp::from_seconds(START + seconds as i64))
+fn decide(reconciler: &mut Reconcilers, traffic: &LedgerView, seconds: u64) -> Vec<Notice> {
+    reconciler.demands.decide(
+        &mut reconciler.slices,
+        traffic,
+        at(seconds),
+        Timestamp::from_seconds(START + seconds as i64),
+    )
 }
 
 #[test]

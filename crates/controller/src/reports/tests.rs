@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::metrics::ControllerMetrics;
+use crate::reconcilers::Reconcilers;
 use crate::slice_reconciler::ReconcilerSettings;
 use crate::slice_writes::{SliceWrites, WriteResult};
 
@@ -15,7 +16,7 @@ fn at(seconds: u64) -> MonotonicTime {
 }
 
 /// A leading reconciler with a Service that keeps traffic in its zone, and one endpoint in each of two zones.
-fn reconciler() -> SliceReconciler {
+fn reconciler() -> Reconcilers {
     let node = |name: &str, zone: &str| {
         json!({"metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
             "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
@@ -42,7 +43,7 @@ fn reconciler() -> SliceReconciler {
             "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "service-1"}]},
         "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
         "endpoints": [endpoint("p1", "n1", "10.0.0.1", "za"), endpoint("p2", "n2", "10.0.0.2", "zb")]});
-    let mut reconciler = SliceReconciler::new(
+    let mut reconciler = Reconcilers::new(
         ReconcilerSettings::from(plan::PlanningConfig::without_flags()),
         ControllerMetrics::default(),
     );
@@ -78,10 +79,10 @@ fn traffic(pairs: &'static [(&str, &str, u64)]) -> LedgerView {
 }
 
 /// The condition that a sync writes, if it writes any.
-fn written(reconciler: &mut SliceReconciler, now: MonotonicTime) -> Option<Value> {
+fn written(reconciler: &mut Reconcilers, now: MonotonicTime) -> Option<Value> {
     let work: SliceWrites = reconciler.next(now, Timestamp::UNIX_EPOCH)?;
     let done = WriteResult { service: work.service.clone(), ..WriteResult::default() };
-    reconciler.done(done, now, Timestamp::UNIX_EPOCH);
+    reconciler.slices.done(done, now, Timestamp::UNIX_EPOCH);
     let conditions = work.conditions?["status"]["conditions"].as_array()?.clone();
     conditions.into_iter().find(|c| c["type"] == "zoneward.dev/TrafficDistributionObserved")
 }
@@ -94,9 +95,9 @@ fn the_condition_is_written_when_it_turns_and_then_no_more() {
     let mut turned = Vec::new();
     for minute in 1..12 {
         let now = at(minute * 60);
-        reconciler.compare_with_plan(&away, now);
+        reconciler.status.compare_with_plan(&mut reconciler.slices, &away, now);
         // A second call within the window changes nothing.
-        reconciler.compare_with_plan(&away, now);
+        reconciler.status.compare_with_plan(&mut reconciler.slices, &away, now);
         turned.extend(written(&mut reconciler, now).map(|condition| (minute, condition)));
     }
     let [(minute, condition)] = turned.as_slice() else { panic!("{turned:?}") };
@@ -104,7 +105,7 @@ fn the_condition_is_written_when_it_turns_and_then_no_more() {
     assert_eq!((&condition["status"], &condition["reason"]), (&json!("False"), &json!("DeviatesFromPlan")));
     let kept = traffic(&[("za", "za", 500), ("zb", "zb", 500)]);
     let turns = (12..20).filter_map(|minute| {
-        reconciler.compare_with_plan(&kept, at(minute * 60));
+        reconciler.status.compare_with_plan(&mut reconciler.slices, &kept, at(minute * 60));
         written(&mut reconciler, at(minute * 60))
     });
     let turns: Vec<Value> = turns.map(|condition| condition["status"].clone()).collect();
@@ -138,13 +139,13 @@ fn metrics_of_services_are_of_the_leader_alone() {
     let mut reconciler = reconciler();
     let away = traffic(&[("za", "zb", 500), ("zb", "zb", 500)]);
     let mut registry = prometheus_client::registry::Registry::default();
-    reconciler.metrics.register(&mut registry);
+    reconciler.slices.metrics.register(&mut registry);
     let text = || {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("a text");
         text
     };
-    reconciler.publish_signals(&away, at(60));
+    reconciler.status.publish_signals(&reconciler.slices, &reconciler.demands, &away, at(60));
     let labels = r#"{namespace="shop",service="web"}"#;
     for line in [
         format!("zoneward_service_in_zone_ratio{labels} 0.5"),
@@ -155,6 +156,6 @@ fn metrics_of_services_are_of_the_leader_alone() {
         assert!(text().contains(&line), "{line}\n{}", text());
     }
     reconciler.stand_by();
-    reconciler.publish_signals(&away, at(61));
+    reconciler.status.publish_signals(&reconciler.slices, &reconciler.demands, &away, at(61));
     assert!(!text().contains(labels) && text().contains("zoneward_services_not_honored 0.0"), "{}", text());
 }

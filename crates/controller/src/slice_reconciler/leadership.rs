@@ -11,7 +11,6 @@ impl SliceReconciler {
     /// Starts planning, with every Service first.
     pub fn lead(&mut self, now: MonotonicTime) {
         self.leading = true;
-        self.drains.decide_again();
         self.plan_all(now);
     }
 
@@ -22,9 +21,6 @@ impl SliceReconciler {
         self.queue = WorkQueue::new(*self.queue.timing());
         self.in_flight.clear();
         self.unacknowledged.clear();
-        // The conditions hold them.
-        self.observations.clear();
-        self.demands.clear();
         self.planner.drains = None;
         self.recheck = None;
         for (_, last) in std::mem::take(&mut self.last_syncs) {

@@ -73,7 +73,7 @@ fn reconciler_with(
         (ObjectKind::Slice, slices),
     ] {
         assert_eq!(
-            reconciler.next(at(0), Timestamp::UNIX_EPOCH).map(|work| work.service),
+            reconciler.next(at(0), Timestamp::UNIX_EPOCH, &()).map(|work| work.service),
             None,
             "not before all is listed"
         );
@@ -87,7 +87,7 @@ fn reconciler_with(
 }
 
 fn next(reconciler: &mut SliceReconciler, now: u64) -> Option<SliceWrites> {
-    reconciler.next(at(now), Timestamp::UNIX_EPOCH)
+    reconciler.next(at(now), Timestamp::UNIX_EPOCH, &())
 }
 
 fn done(work: &SliceWrites, revision: Option<u64>) -> WriteResult {

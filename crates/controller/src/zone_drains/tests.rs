@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::demand_loop::tests::{START, at, reconciler, slice_with, traffic};
+use crate::reconcilers::Reconcilers;
 use cluster::InformerEvent;
 use plan::spill::SpillDemandMode;
 
@@ -14,12 +15,12 @@ fn object(zone: &str, spec: &Value) -> Value {
     object
 }
 
-fn decided(reconciler: &mut SliceReconciler, objects: &[Value], seconds: u64) -> Vec<DrainStatus> {
+fn decided(reconciler: &mut Reconcilers, objects: &[Value], seconds: u64) -> Vec<DrainStatus> {
     list(reconciler, objects, seconds);
     decide(reconciler, seconds)
 }
 
-fn list(reconciler: &mut SliceReconciler, objects: &[Value], seconds: u64) {
+fn list(reconciler: &mut Reconcilers, objects: &[Value], seconds: u64) {
     let watch = |event| drop(reconciler.observe(event, at(seconds)));
     let objects = objects.iter().map(|object| serde_json::from_value(object.clone()).expect("an object"));
     let applied = objects.map(|object| InformerEvent::Applied(ObjectKind::ZoneDrain, object));
@@ -27,17 +28,17 @@ fn list(reconciler: &mut SliceReconciler, objects: &[Value], seconds: u64) {
     list.chain([InformerEvent::ListCompleted(ObjectKind::ZoneDrain)]).for_each(watch);
 }
 
-fn decide(reconciler: &mut SliceReconciler, seconds: u64) -> Vec<DrainStatus> {
+fn decide(reconciler: &mut Reconcilers, seconds: u64) -> Vec<DrainStatus> {
     let time = Timestamp::from_seconds(START + seconds as i64);
     reconciler.decide_drains(&traffic(25.0, 75.0), at(seconds), time)
 }
 
-fn is_drained(reconciler: &SliceReconciler) -> bool {
-    reconciler.planner().drains.as_ref().is_some_and(|drains| !drains.zones().is_empty())
+fn is_drained(reconciler: &Reconcilers) -> bool {
+    reconciler.slices.planner().drains.as_ref().is_some_and(|drains| !drains.zones().is_empty())
 }
 
 /// A leader that has read a proved load from the slices: `rate` connections per second and endpoint.
-fn proved(rate: &str) -> SliceReconciler {
+fn proved(rate: &str) -> Reconcilers {
     let mut reconciler = reconciler(Some(SpillDemandMode::Measured), None);
     let annotations = [
         ("zoneward.dev/mechanism", "Spill"),
@@ -46,7 +47,8 @@ fn proved(rate: &str) -> SliceReconciler {
         ("zoneward.dev/proved", &format!("{rate}@{}", Timestamp::from_seconds(START))),
     ];
     slice_with(&mut reconciler, &annotations);
-    reconciler.decide_demand(&traffic(25.0, 75.0), at(10), Timestamp::from_seconds(START + 10));
+    let time = Timestamp::from_seconds(START + 10);
+    reconciler.demands.decide(&mut reconciler.slices, &traffic(25.0, 75.0), at(10), time);
     reconciler
 }
 

@@ -71,7 +71,7 @@ fn full_table() -> ForwardingTable {
     let settings = ProxySettings {
         mode: ForwardingMode::Kernelspace,
         node_port_addresses: vec!["all".to_owned()],
-        ..ProxySettings::default()
+        ..ProxySettings::without_flags()
     };
     let own = [address("192.168.0.1"), address("2001:db8::1")];
     let node = Node { zone: Some("za".into()), addresses: own.into(), ..Node::named("here") };

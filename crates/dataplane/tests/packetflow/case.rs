@@ -94,7 +94,7 @@ fn config(config: &Value, mode: Option<ForwardingMode>) -> NodeConfig {
         cluster_cidr: config["detectLocal"]["cidr"].as_str().expect("a range").to_owned(),
         node_port_addresses,
         masquerade_all: config["masqueradeAll"].as_bool().expect("a bool"),
-        ..ProxySettings::default()
+        ..ProxySettings::without_flags()
     };
     let address = config["nodeIP"].as_str().expect("an address").parse().expect("an address");
     let name = config["nodeName"].as_str().expect("a name");

@@ -236,7 +236,7 @@ fn settings() -> impl Strategy<Value = ProxySettings> {
         masquerade_all: all,
         masquerade_bit: Some(bit),
         gates,
-        ..ProxySettings::default()
+        ..ProxySettings::without_flags()
     })
 }
 
@@ -249,7 +249,7 @@ fn gates() -> impl Strategy<Value = NodeGates> {
             prefer_same_traffic_distribution: on(1),
             topology_aware_hints: on(2),
         };
-        NodeGates { select, external_ips: on(3), service_cidrs: on(4), ..NodeGates::default() }
+        NodeGates { select, external_ips: on(3), service_cidrs: on(4), ..NodeGates::WITHOUT_FLAGS }
     })
 }
 

@@ -51,7 +51,7 @@ fn slice(v6: bool) -> Value {
 /// Two Services: `calls` with five pods, `empty` without any.
 fn node() -> ForwardingTable {
     let settings =
-        ProxySettings { cluster_cidr: "10.1.0.0/16,fd00:1::/64".into(), ..ProxySettings::default() };
+        ProxySettings { cluster_cidr: "10.1.0.0/16,fd00:1::/64".into(), ..ProxySettings::without_flags() };
     let config = World { settings, zone: None, services: Vec::new() }.config();
     let objects = [
         service("calls", ["10.96.0.1", "fd00:96::1"]),

@@ -40,7 +40,7 @@ fn node(own: [&str; 2]) -> ForwardingTable {
         }
     }
     let settings =
-        ProxySettings { cluster_cidr: "10.1.0.0/16,fd00:1::/64".into(), ..ProxySettings::default() };
+        ProxySettings { cluster_cidr: "10.1.0.0/16,fd00:1::/64".into(), ..ProxySettings::without_flags() };
     let config = World { settings, zone: None, services: Vec::new() }.config();
     let mut snapshot = Snapshot::default();
     for object in &objects {

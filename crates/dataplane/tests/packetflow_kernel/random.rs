@@ -109,7 +109,7 @@ fn sticky(pods: &[u8]) -> ForwardingTable {
     for object in &objects {
         snapshot.apply(model::parse::object(object, &mut model::Interner::default()).0.unwrap());
     }
-    table(&snapshot, &NodeConfig::default()).0
+    table(&snapshot, &NodeConfig::without_flags("".into())).0
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn two_tenants() -> ForwardingTable {
             snapshot.apply(model::parse::object(&object, &mut model::Interner::default()).0.unwrap());
         }
     }
-    table(&snapshot, &NodeConfig::default()).0
+    table(&snapshot, &NodeConfig::without_flags("".into())).0
 }
 
 /// Sources that never were: each sends one datagram.

@@ -67,7 +67,7 @@ impl World {
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).expect("a folder");
         let engine = Engine::open(&folder.join("store"), EngineOptions::default()).expect("a store");
-        let api = Api::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
+        let api = Api::new(Arc::new(engine), ServiceRanges::without_flags(), ApiLimits::default());
         let service_cidrs = vec!["10.96.0.0/16".parse().expect("a range")];
         let listen = "127.0.0.1:6443".parse().expect("an address");
         bootstrap(&api, BootstrapOptions { service_cidrs, listen }).await.expect("bootstrap");

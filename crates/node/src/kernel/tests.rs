@@ -26,7 +26,7 @@ struct World {
 }
 
 fn config() -> NodeConfig {
-    NodeConfig::new(&ProxySettings::default(), &model::Node::named("n1"), &[], &[]).0
+    NodeConfig::new(&ProxySettings::without_flags(), &model::Node::named("n1"), &[], &[]).0
 }
 
 impl World {

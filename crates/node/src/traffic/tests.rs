@@ -43,7 +43,7 @@ fn world() -> World {
         snapshot.apply(parse::object(&value, &mut Interner::default()).0.unwrap());
     }
     let node = snapshot.node("n1").unwrap().clone();
-    let node = NodeConfig::new(&ProxySettings::default(), &node, &[], &[]).0;
+    let node = NodeConfig::new(&ProxySettings::without_flags(), &node, &[], &[]).0;
     let table = table(&snapshot, &node).0;
     let heard: Arc<Mutex<TrafficCounts>> = Arc::default();
     let (zones, looked_up) = watch::channel(ZoneLookup::default());

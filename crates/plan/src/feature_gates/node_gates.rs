@@ -19,19 +19,8 @@ pub struct NodeGates {
     pub localhost_node_ports: bool,
 }
 
-impl Default for NodeGates {
-    fn default() -> Self {
-        Self {
-            select: FeatureGates::ALL,
-            external_ips: true,
-            service_cidrs: true,
-            localhost_node_ports: false,
-        }
-    }
-}
-
 /// Parsed gates with their problems.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadGates {
     pub gates: NodeGates,
     /// Gates without effect: the field and why.
@@ -81,9 +70,17 @@ const NOT_OURS: &[&str] = &[
 ];
 
 impl NodeGates {
+    /// Those of kube-proxy without featureGates.
+    pub const WITHOUT_FLAGS: Self = Self {
+        select: FeatureGates::ALL,
+        external_ips: true,
+        service_cidrs: true,
+        localhost_node_ports: false,
+    };
+
     /// Every gate without effect is reported.
     pub fn read(listed: &BTreeMap<String, bool>) -> ReadGates {
-        let mut read = ReadGates::default();
+        let mut read = ReadGates::new();
         for (name, on) in listed {
             read.add(name, *on);
         }
@@ -92,6 +89,10 @@ impl NodeGates {
 }
 
 impl ReadGates {
+    fn new() -> Self {
+        Self { gates: NodeGates::WITHOUT_FLAGS, remarks: Vec::new(), refusals: Vec::new() }
+    }
+
     fn add(&mut self, name: &str, on: bool) {
         let gates = &mut self.gates;
         match (name, on) {
@@ -133,10 +134,10 @@ mod tests {
 
     #[test]
     fn a_gate_without_an_effect_is_never_silent() {
-        assert_eq!(read("ProxyTerminatingEndpoints=true"), ReadGates::default());
+        assert_eq!(read("ProxyTerminatingEndpoints=true"), ReadGates::new());
         for without_effect in ["ProxyTerminatingEndpoints=false", "ContextualLogging=true", "Nonsense=true"] {
             let read = read(without_effect);
-            assert_eq!((read.remarks.len(), read.gates), (1, NodeGates::default()), "{without_effect}");
+            assert_eq!((read.remarks.len(), read.gates), (1, NodeGates::WITHOUT_FLAGS), "{without_effect}");
         }
     }
 

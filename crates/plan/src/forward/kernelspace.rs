@@ -92,7 +92,7 @@ mod tests {
         for object in objects {
             snapshot.apply(parse::object(object, &mut Interner::default()).0.unwrap());
         }
-        let settings = ProxySettings { mode, ..ProxySettings::default() };
+        let settings = ProxySettings { mode, ..ProxySettings::without_flags() };
         let node = Node { zone: Some("za".into()), ..Node::named("here") };
         table(&snapshot, &NodeConfig::new(&settings, &node, &[], &[]).0)
     }

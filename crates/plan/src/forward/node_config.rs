@@ -16,7 +16,7 @@ use crate::feature_gates::NodeGates;
 use crate::select::NodeView;
 
 /// The fields of a KubeProxyConfiguration v1alpha1 that affect forwarding, as written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxySettings {
     /// `mode`.
     pub mode: ForwardingMode,
@@ -44,6 +44,27 @@ pub struct ProxySettings {
     pub node_port_range: NodePortRange,
     /// `ipvs.scheduler`.
     pub ipvs_scheduler: String,
+}
+
+impl ProxySettings {
+    /// What holds without flags and without a configuration file.
+    pub fn without_flags() -> Self {
+        Self {
+            mode: ForwardingMode::default(),
+            localhost_node_ports: false,
+            bind_address: String::new(),
+            cluster_cidr: String::new(),
+            detect_local_mode: String::new(),
+            bridge_interface: String::new(),
+            interface_name_prefix: String::new(),
+            node_port_addresses: Vec::new(),
+            masquerade_all: false,
+            masquerade_bit: None,
+            gates: NodeGates::WITHOUT_FLAGS,
+            node_port_range: NodePortRange::default(),
+            ipvs_scheduler: String::new(),
+        }
+    }
 }
 
 /// The node ports that a node serves. The API server assigns them; the node only keeps a mistake there from taking the ports
@@ -86,7 +107,7 @@ impl FromStr for NodePortRange {
 }
 
 /// The configuration that a node forwards by.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeConfig {
     pub name: Name,
     pub zone: Option<Name>,
@@ -96,6 +117,17 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
+    /// What holds for a node of this name without flags, before anything else is known of it.
+    pub fn without_flags(name: Name) -> Self {
+        Self {
+            name,
+            zone: None,
+            gates: NodeGates::WITHOUT_FLAGS,
+            node_port_range: NodePortRange::default(),
+            rules: NodeRules::default(),
+        }
+    }
+
     /// `more_addresses` are the machine's addresses besides those of the Node object.
     pub fn new(
         settings: &ProxySettings,

@@ -57,7 +57,7 @@ fn config_of(scenario: &Value) -> NodeConfig {
         cluster_cidr: config["detectLocal"]["cidr"].as_str().expect("a range").to_owned(),
         node_port_addresses,
         masquerade_all: config["masqueradeAll"].as_bool().expect("a bool"),
-        ..ProxySettings::default()
+        ..ProxySettings::without_flags()
     };
     let own: IpAddr = config["nodeIP"].as_str().expect("an address").parse().expect("an address");
     let node = node(config["nodeName"].as_str().expect("a name"), &[own]);
@@ -156,7 +156,7 @@ fn slice(name: &str) -> Value {
 }
 
 fn settings() -> ProxySettings {
-    ProxySettings { cluster_cidr: "10.1.0.0/16".into(), ..ProxySettings::default() }
+    ProxySettings { cluster_cidr: "10.1.0.0/16".into(), ..ProxySettings::without_flags() }
 }
 
 fn config(settings: &ProxySettings) -> NodeConfig {
@@ -271,7 +271,7 @@ fn without_a_detector_pods_are_outside_clients() {
     let local = json!({"spec": {"externalTrafficPolicy": "Local"}});
     check(
         &[service(local), slice("web")],
-        &ProxySettings::default(),
+        &ProxySettings::without_flags(),
         &[
             ("10.1.0.9:1", "192.0.2.1:80"),
             ("198.51.100.1:1", "192.0.2.1:80"),
@@ -299,7 +299,7 @@ fn bridge_and_prefix_tell_pods_by_the_interface() {
             detect_local_mode: mode.into(),
             bridge_interface: "cbr0".into(),
             interface_name_prefix: "cali".into(),
-            ..ProxySettings::default()
+            ..ProxySettings::without_flags()
         };
         let (table, _) = table(&snapshot, &config(&settings));
         let mut packet = packet(Protocol::Tcp, "10.1.0.9:1", "192.0.2.1:80");
@@ -522,7 +522,7 @@ fn node_port_addresses_are_words_and_ranges() {
     {
         let settings = ProxySettings {
             node_port_addresses: words.iter().map(|w| (*w).to_owned()).collect(),
-            ..ProxySettings::default()
+            ..ProxySettings::without_flags()
         };
         let (config, notices) = NodeConfig::new(&settings, &node("here", &[v4, v6]), &[], &[]);
         text += &format!("{words:?}: {:?} {:?}\n", config.rules.node_ports_v4, config.rules.node_ports_v6);
@@ -545,7 +545,7 @@ fn node_port_addresses_are_words_and_ranges() {
 fn on_localhost(words: &[&str]) -> ProxySettings {
     ProxySettings {
         node_port_addresses: words.iter().map(|word| (*word).to_owned()).collect(),
-        gates: NodeGates { localhost_node_ports: true, ..NodeGates::default() },
+        gates: NodeGates { localhost_node_ports: true, ..NodeGates::WITHOUT_FLAGS },
         ..settings()
     }
 }
@@ -634,7 +634,7 @@ fn settings_that_cannot_be_used_are_named_and_the_default_stands() {
         cluster_cidr: "10.1.0.0/16,oops,fd00::/64,10.2.0.0/16".into(),
         detect_local_mode: "Guess".into(),
         masquerade_bit: Some(32),
-        ..ProxySettings::default()
+        ..ProxySettings::without_flags()
     };
     let (config, notices) = NodeConfig::new(&settings, &node("here", &[]), &[], &[]);
     assert_eq!(config.rules.mark(), 0x4000);
@@ -783,7 +783,7 @@ fn flows_to_a_frontend_that_another_service_holds_are_left_alone() {
 
 #[test]
 fn nodes_of_a_zone_round_shares_differently() {
-    let rounding = |name: &str| NodeConfig { name: name.into(), ..NodeConfig::default() }.rounding();
+    let rounding = |name: &str| NodeConfig::without_flags(name.into()).rounding();
     let mut spread: Vec<u32> = (0..100).map(|i| rounding(&format!("node-{i}"))).collect();
     assert_eq!(spread[7], rounding("node-7"), "it is a function of the name");
     spread.sort();

@@ -20,7 +20,7 @@ use super::same_zone::{TopologyLevel, combine};
 use crate::feature_gates::FeatureGates;
 
 /// The defaults for Services without a setting.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrafficDistributionDefaults {
     /// The namespace's annotation `zoneward.dev/default-traffic-distribution`.
     pub namespace: Option<Name>,

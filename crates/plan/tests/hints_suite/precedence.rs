@@ -2,14 +2,15 @@
 
 use expect_test::{Expect, expect};
 use model::annotation as a;
-use plan::FeatureGates;
 use plan::hints::{Mechanism, MechanismChoice, TrafficDistributionDefaults, choose};
+use plan::{FeatureGates, PlanningConfig};
 
 use crate::hints_suite::world::{self, World, name};
 
 fn choice(annotations: &[(&str, &str)], field: Option<&str>, gates: &str) -> MechanismChoice {
     let service = world::service(annotations, field);
-    choose(&service, &TrafficDistributionDefaults::default(), &gates.parse().expect("gates"))
+    let config = PlanningConfig { gates: gates.parse().expect("gates"), ..PlanningConfig::without_flags() };
+    config.choose(&service, None)
 }
 
 fn check(annotations: &[(&str, &str)], field: Option<&str>, expect: Expect) {

@@ -3,12 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::{Family, Interner, Name, Node, Object, Slice, SliceContent, parse};
-use plan::FeatureGates;
 use plan::PlanningConfig;
-use plan::hints::{
-    ClusterTopology, HintInput, HintOutcome, Hysteresis, Mechanism, TrafficDistributionDefaults, assign,
-    choose, event_reason,
-};
+use plan::hints::{ClusterTopology, HintInput, HintOutcome, Hysteresis, Mechanism, assign, event_reason};
 use plan::slices::Packing;
 use serde_json::{Value, json};
 
@@ -251,7 +247,7 @@ fn auto_is_switched_on_by_exactly_these_words() {
         let annotations: Vec<(&str, &str)> =
             annotations.iter().map(|(k, v)| (k.as_str(), v.as_str().expect("text"))).collect();
         let service = world::service(&annotations, None);
-        let choice = choose(&service, &TrafficDistributionDefaults::default(), &FeatureGates::ALL);
+        let choice = PlanningConfig::without_flags().choose(&service, None);
         assert_eq!(
             choice.mechanism == Mechanism::Auto,
             vector["expect"]["topologyModeAuto"] == true,

@@ -273,6 +273,6 @@ impl World {
 
     pub(crate) fn node_config(&self, zone: &str) -> NodeConfig {
         let name: Name = self.node(zone).name.into();
-        NodeConfig { name, zone: Some(zone.into()), ..NodeConfig::default() }
+        NodeConfig { zone: Some(zone.into()), ..NodeConfig::without_flags(name) }
     }
 }

@@ -170,7 +170,7 @@ async fn serve(data: &Path) {
     let credentials = Credentials::open(data).expect("credentials can be made");
     let listener = TcpListener::bind((LOOPBACK, 0)).await.expect("loopback has free ports");
     let listen = listener.local_addr().expect("a bound socket has an address");
-    let api = Api::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
+    let api = Api::new(Arc::new(engine), ServiceRanges::without_flags(), ApiLimits::default());
     let service_cidrs = ["10.96.0.0/12", "fd00:10:96::/112"].map(|cidr| cidr.parse().expect("a prefix"));
     bootstrap(&api, BootstrapOptions { service_cidrs: service_cidrs.to_vec(), listen })
         .await

@@ -27,11 +27,11 @@ pub struct ServiceRanges {
     pub gates: plan::FeatureGates,
 }
 
-/// Kubernetes' own range of node ports, no range of addresses, all gates on.
-impl Default for ServiceRanges {
-    fn default() -> Self {
+impl ServiceRanges {
+    /// Kubernetes' own range of node ports, no range of addresses, all gates on.
+    pub fn without_flags() -> Self {
         Self {
-            node_ports: apimachinery::validate::ValidationOptions::default(),
+            node_ports: apimachinery::validate::ValidationOptions::WITHOUT_FLAGS,
             cluster_ips: Vec::new(),
             load_balancers: Vec::new(),
             gates: plan::FeatureGates::ALL,

@@ -108,7 +108,8 @@ mod tests {
     use crate::query::WriteOptions;
 
     fn check(kind: &'static ResourceKind, stored: &Value, changes: &[(&str, Value)]) {
-        let (options, ranges) = (WriteOptions::default(), Arc::default());
+        let (options, ranges) =
+            (WriteOptions::default(), Arc::new(crate::admission::service::ServiceRanges::without_flags()));
         let (user, field_manager) = (Arc::default(), "second".to_owned());
         let (seed, policies, named, applied, authorizer) = (0, true, true, false, None);
         let context = WriteContext {

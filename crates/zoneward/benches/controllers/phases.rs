@@ -55,7 +55,7 @@ fn phase_list(head: &mut SliceReconciler, services: usize) {
 
 #[inline(never)]
 fn phase_plan(head: &mut SliceReconciler) {
-    while head.next(now(), Timestamp::UNIX_EPOCH).is_some() {}
+    while head.next(now(), Timestamp::UNIX_EPOCH, &()).is_some() {}
 }
 
 #[inline(never)]

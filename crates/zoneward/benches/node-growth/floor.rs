@@ -70,7 +70,7 @@ fn record(services: usize, longest: usize) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
             snapshot.apply(parse::object(&object, &mut interner).0.unwrap());
         }
     }
-    let mut forwarder = Forwarder::of(&snapshot, NodeConfig { name: "n1".into(), ..NodeConfig::default() });
+    let mut forwarder = Forwarder::of(&snapshot, NodeConfig::without_flags("n1".into()));
     let recorder = Arc::new(Mutex::new(Recorder { batches: Vec::new(), longest }));
     let mut backend = NftablesBackend::new(Box::new(recorder.clone()));
     let taken = || std::mem::take(&mut recorder.lock().unwrap().batches);

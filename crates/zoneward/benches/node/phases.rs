@@ -44,7 +44,7 @@ fn phase_read(texts: &[(&'static str, &'static str, String)]) -> Snapshot {
 #[inline(never)]
 fn phase_decide(forwarder: &mut Forwarder, snapshot: &Snapshot) {
     let node = model::Node::named("n1");
-    let (config, _) = NodeConfig::new(&ProxySettings::default(), &node, &[], &[]);
+    let (config, _) = NodeConfig::new(&ProxySettings::without_flags(), &node, &[], &[]);
     forwarder.rebuild(snapshot, config);
 }
 
@@ -68,7 +68,7 @@ fn phase_change(
 pub(crate) fn run(services: usize) {
     println!("{} endpoints", services * ENDPOINTS);
     let mut snapshot = phase_read(&texts(services));
-    let mut forwarder = Forwarder::new(NodeConfig::default());
+    let mut forwarder = Forwarder::new(NodeConfig::without_flags("".into()));
     phase_decide(&mut forwarder, &snapshot);
     let mut backend = NftablesBackend::new(Box::new(FakeKernel::new()));
     phase_load(&mut backend, &forwarder);

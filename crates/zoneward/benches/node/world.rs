@@ -35,7 +35,7 @@ impl World {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let engine = Engine::open(&folder.join("store"), EngineOptions::default()).unwrap();
-        let api = Api::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
+        let api = Api::new(Arc::new(engine), ServiceRanges::without_flags(), ApiLimits::default());
         let (stop, stopped) = watch::channel(false);
         {
             let _inside = runtime.enter();

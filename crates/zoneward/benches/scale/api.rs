@@ -49,7 +49,7 @@ pub(crate) async fn serve() {
         reserved_connections: CONNECTIONS,
         ..ApiLimits::default()
     };
-    let api = Api::new(Arc::new(engine), ServiceRanges::default(), limits);
+    let api = Api::new(Arc::new(engine), ServiceRanges::without_flags(), limits);
     let service_cidrs = vec!["10.96.0.0/12".parse().unwrap()];
     let listen = "127.0.0.1:6443".parse().unwrap();
     bootstrap(&api, BootstrapOptions { service_cidrs, listen }).await.unwrap();

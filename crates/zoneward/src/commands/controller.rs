@@ -14,14 +14,13 @@ use crate::cli;
 use cluster::admin_server::access::AdminAccess;
 use cluster::admin_server::controller_health::{self, ApiHealth};
 use cluster::admin_server::{self, HealthChecks};
-use cluster::leader_election::{LeaderElector, LedgerAddressSource, while_leading};
+use cluster::leader_election::{LeaderElector, LedgerAddressSource};
 use cluster::ledger_client;
 use cluster::log;
 use cluster::signals::Signals;
 use cluster::systemd;
-use controller::ControllerMetrics;
+use controller::controllers::{Controllers, ControllersOptions};
 use insight::traffic_ledger::SharedLedger;
-use mesh::route_status::{self, ObservedGateways};
 use model::annotation;
 use output::print_text;
 use plan::gateway_api::AssignedAddresses;
@@ -75,22 +74,17 @@ async fn control(args: &cli::Controller) -> Result<()> {
     )
     .await?;
     let access = args.access.access(listener.local_addr()?, Some(client.clone()), &clock)?;
-    let (stop, stopped) = watch::channel(false);
     let status = StatusListener::bind(&args.status).await?;
     if let Some(election) = &mut election {
         election.annotations.insert(annotation::STATUS_ADDRESS.to_owned(), status.address().to_string());
     }
 
     let mut registry = admin_server::registry("controller");
-    let metrics = ControllerMetrics::default();
-    metrics.register(&mut registry);
     let ledger = SharedLedger::new(&clock, &args.prices.price).map_err(|why| anyhow!("--price {why}"))?;
     ledger.register(&mut registry);
     if let Some(election) = &mut election {
         election.ledger_address = ledger_address(args, listener.local_addr()?, access.clone());
     }
-    let elector = LeaderElector::start(client.clone(), election);
-    elector.register_metrics(&args.leader.leader_elect_resource_name, &mut registry);
     let (done, finished) = watch::channel(false);
     let health = ApiHealth::poll(client.clone(), clock.clone(), finished.clone());
     let answering = health.clone();
@@ -98,53 +92,32 @@ async fn control(args: &cli::Controller) -> Result<()> {
         answering.answered().await;
         systemd::notify_ready();
     });
-    let ready = HealthChecks::default().check("api", move || health.check());
-    let routes = ledger.routes(controller_health::routes(registry, ready)).with_access(access);
-    let counting = tokio::spawn(ledger.clone().follow(elector.leading(), stopped.clone()));
-    let server = tokio::spawn(admin_server::serve(listener, routes, finished.clone()));
-
-    let mut config = args.slice_controller();
-    config.traffic = ledger.view();
-    let gateways = ObservedGateways {
-        addresses: AssignedAddresses::Services,
-        unbound_ports: Some(ledger.unbound_ports()),
-    };
-    config.ledger = Some(ledger);
+    let slices = args.slice_controller();
     info!(url = status.url(), "serving the dashboard");
     let connection = args.connection.clone();
-    status.serve(&config, &args.access, client.clone(), connection, finished).await?;
-    let slices = controller::run(client.clone(), config, metrics, elector.leading(), stopped.clone());
-    tokio::pin!(slices);
-    let (accepting, begun) = (elector.leading(), (client.clone(), stopped.clone()));
-    let conditions = tokio::spawn(async move {
-        let (client, stopped) = begun;
-        while_leading(accepting, stopped.clone(), || {
-            route_status::run(
-                client.clone(),
-                gateways.clone(),
-                clock::Clock::system(),
-                model::random::Random::seeded(clock::os_seed()),
-                stopped.clone(),
-            )
-        })
-        .await
-    });
-    let ended = tokio::select! {
-        biased;
-        () = signals.wait() => { stop.send_replace(true); slices.await }
-        ended = &mut slices => ended,
+    status.serve(&slices, &args.access, client.clone(), connection, finished.clone()).await?;
+    let options = ControllersOptions {
+        slices,
+        election,
+        lease_name: args.leader.leader_elect_resource_name.clone(),
+        ledger: ledger.clone(),
+        gateway_addresses: AssignedAddresses::Services,
+        cluster_ips: None,
     };
-    // Stop writing before the lease is released.
-    stop.send_replace(true);
-    conditions.await.context("route condition task panicked")?;
-    counting.await.context("traffic ledger task panicked")?;
-    elector.release().await;
+    let controllers = Controllers::start(client, options, &mut registry);
+    let ready = HealthChecks::default().check("api", move || health.check());
+    let routes = ledger.routes(controller_health::routes(registry, ready)).with_access(access);
+    let server = tokio::spawn(admin_server::serve(listener, routes, finished));
+
+    let advice = tokio::select! {
+        biased;
+        () = signals.wait() => None,
+        advice = controllers.failure() => advice,
+    };
+    controllers.stop().await?;
     done.send_replace(true);
     server.await.context("admin server task panicked")?;
-    match ended.advice() {
-        Some(advice) => bail!(advice),
-        None => Ok(()),
-    }
+    advice.map_or(Ok(()), |advice| bail!(advice))
 }
 
 /// Where nodes report to. Without HTTPS and tokens nothing is received, and without an address nothing is found.

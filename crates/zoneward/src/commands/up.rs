@@ -10,6 +10,7 @@ pub(super) mod machine;
 pub(super) mod mesh;
 mod proxy_api;
 pub(super) mod proxy_folder;
+mod served_api;
 mod store_metrics;
 
 use std::ffi::OsString;
@@ -18,11 +19,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::health_checks::readiness::CheckScope;
-use anyhow::{Context, Result, bail};
-use apimachinery::audit_policy::AuditPolicy;
+use anyhow::{Context, Result, anyhow, bail};
 use clock::Clock;
 use ipnet::IpNet;
 use kube::Client;
@@ -30,44 +29,36 @@ use model::annotation;
 use model::random::Random;
 use plan::gateway_api::AssignedAddresses;
 use prometheus_client::registry::Registry;
-use store::admission::service::ServiceRanges;
-use store::api::{Api, ApiLimits};
-use store::audit::{AuditLog, AuditOptions, AuditStats};
-use store::bootstrap::{self, BootstrapOptions, bootstrap};
-use store::credentials::Credentials;
-use store::engine::{Engine, EngineOptions, Migration, Reencryption};
+use store::api::Api;
 use store::server::ApiServer;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
+use self::served_api::{OpenStore, ServedApi};
 use super::status::server::StatusListener;
 use crate::cli;
 use crate::health_checks::{self, HealthCheckMetrics};
-use ::mesh::route_status::{self, ObservedGateways};
 use ::node::dns::{DnsContext, DnsServer};
 use cluster::Connection;
 use cluster::admin_server::access::AdminAccess;
 use cluster::admin_server::controller_health::{self, ApiHealth};
 use cluster::admin_server::{self, AdminRoutes, HealthChecks};
 use cluster::leader_election::election::ElectionTiming;
-use cluster::leader_election::{LeaderElectionConfig, LeaderElector, LedgerAddressSource, while_leading};
+use cluster::leader_election::{LeaderElectionConfig, LedgerAddressSource};
 use cluster::ledger_client;
 use cluster::log;
 use cluster::log::LogFormat;
 use cluster::signals::Signals;
 use cluster::supervisor::{self, ChildPrivileges, ChildProgram, RestartBackoff};
 use cluster::systemd;
-use controller::addresses;
-use controller::{ControllerConfig, ControllerMetrics};
+use controller::controllers::{ClusterIps, Controllers, ControllersOptions};
 use insight::traffic_ledger::SharedLedger;
 
 /// Identity in the leader lease. The data directory belongs to one process, so that a successor after a crash takes
 /// over the lease immediately.
 const IDENTITY: &str = "zoneward-up";
-/// How often lost audit events are logged.
-const AUDIT_REPORT_PERIOD: Duration = Duration::from_secs(60);
 
 /// Runs until SIGINT or SIGTERM.
 pub fn run(args: &cli::Up) -> Result<bool> {
@@ -78,19 +69,6 @@ pub fn run(args: &cli::Up) -> Result<bool> {
     Ok(true)
 }
 
-/// Opens the store in the format of this program, encrypted with the first key.
-fn open_store(store: &Path, args: &cli::Up) -> Result<Engine> {
-    let encryption = args.encryption.keys()?;
-    if let Some(Migration { from, to, backup, .. }) = Engine::migrate(store)? {
-        info!(from, to, backup = %backup.display(), "store migrated; the backup has the old format");
-    }
-    if let Some(Reencryption { versions, key }) = Engine::reencrypt(store, &encryption)? {
-        let key = key.map_or("none".to_owned(), |key| key.to_string());
-        info!(versions, key, "store re-encrypted");
-    }
-    Ok(Engine::open(store, EngineOptions { encryption, ..EngineOptions::default() })?)
-}
-
 async fn serve_all(args: &cli::Up) -> Result<()> {
     check_ranges(&args.service_cluster_ip_range)?;
     if !args.no_node {
@@ -99,224 +77,212 @@ async fn serve_all(args: &cli::Up) -> Result<()> {
     let proxies = mesh::ProxySupervisor::new(args)?;
     // From here on, signals shut down gracefully.
     let mut signals = Signals::listen()?;
-    let data = &args.data_dir;
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(data)
-        .with_context(|| format!("creating {}", data.display()))?;
+    create_data_folder(&args.data_dir)?;
     let backup_schedule = backups::BackupSchedule::open(&args.backups)?;
-    let engine = open_store(&data.join("store"), args)?;
-    let credentials =
-        Credentials::open(data).with_context(|| format!("credentials in {}", data.display()))?;
+    let store = OpenStore::open(args)?;
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("listening on {}: use another address with --listen", args.listen))?;
-    let listen = listener.local_addr().context("listen address")?;
-    let overseers = admin_server::listen_or_fallback_port(
-        args.metrics_bind_address,
-        controller_health::ADDRESS,
-        "--metrics-bind-address",
-    )
-    .await?;
-
+    let flag = "--metrics-bind-address";
+    let overseers =
+        admin_server::listen_or_fallback_port(args.metrics_bind_address, controller_health::ADDRESS, flag)
+            .await?;
     let dns = DnsServer::bind(&args.dns).await?;
 
-    let service_cidrs = args.service_cluster_ip_range.clone();
-    let (cluster_ips, load_balancers) = (service_cidrs.clone(), args.load_balancer_range.clone());
-    let gates = args.slice_controller().settings.planning.gates;
-    let ranges = ServiceRanges { cluster_ips, load_balancers, gates, ..ServiceRanges::default() };
-    let mut api = Api::new(Arc::new(engine), ranges, ApiLimits::default());
-    if let Some(path) = &args.audit_log_path {
-        api = api.with_audit(audit_log(args, path)?);
-    }
-    api.set_node_credential_seconds(args.node_credential_ttl);
-    api.open_signing_keys(data).with_context(|| format!("signing keys in {}", data.display()))?;
-    let begun = bootstrap(&api, BootstrapOptions { service_cidrs, listen }).await?;
-    for notice in &begun.notices {
-        log::notice(notice);
-    }
-
     let (stop, stopped) = watch::channel(false);
-    let tls =
-        credentials.server_config(&addresses(listen, &args.service_cluster_ip_range, begun.cluster_ip))?;
-    let kubeconfig = credentials.write_kubeconfigs(reachable(listen))?;
-    let credentials = Arc::new(credentials);
-    let server =
-        ApiServer::new(api.clone(), credentials.clone(), stopped.clone()).with_anonymous(args.anonymous_auth);
-    let tasks = [
-        tokio::spawn(server.clone().serve_unix(socket(&data.join("api.sock"))?)),
-        tokio::spawn(server.clone().serve_tls(listener, tls)),
-        tokio::spawn(store::garbage_collector::run(api.clone(), stopped.clone())),
-        tokio::spawn(bootstrap::keep_api_service(api.clone(), listen, stopped.clone())),
-        tokio::spawn(store::rbac_controller::run(api.clone(), stopped.clone())),
-        tokio::spawn(store::credentials::keep_credentials(
-            credentials,
-            |renewed| match renewed {
-                Ok(()) => info!("credentials renewed"),
-                Err(error) => warn!(%error, "credentials were not renewed: retrying in a minute"),
-            },
-            stopped.clone(),
-        )),
-        tokio::spawn(store::authenticator::keep_signing_keys(
-            api.clone(),
-            |error| warn!(%error, "signing keys were not rotated: retrying in an hour"),
-            stopped.clone(),
-        )),
-    ];
-    let losses = tokio::spawn(report_audit_losses(api.clone(), stopped.clone()));
-    let mut registry = admin_server::registry("up");
-    store_metrics::register(api.clone(), &mut registry);
-    let (clock, mut random) = (Clock::system(), model::random::Random::seeded(clock::os_seed()));
-    let client = cluster::in_process(api.local(), &clock);
-    let ledger =
-        SharedLedger::new(&clock, &args.prices.price).map_err(|why| anyhow::anyhow!("--price {why}"))?;
-    ledger.register(&mut registry);
+    let served = ServedApi::start(args, store, listener, stopped.clone()).await?;
+    let mut daemon = Daemon::new(args, &served, stopped)?;
     let (dns_stop, dns_stopped) = watch::channel(false);
-    let dns = dns.map(|server| {
-        let context = DnsContext {
-            client: client.clone(),
-            node: cluster::hostname(),
-            zone: args.zone.clone(),
-            gates,
-            snapshot: None,
-            clock: clock.clone(),
-            random: random.split(),
-        };
-        server.start(context, &mut registry, dns_stopped)
-    });
-    let access = args.access.access(overseers.local_addr()?, Some(client.clone()), &clock)?;
-    let mut controllers = None;
-    if !args.no_controllers {
-        let status = StatusListener::bind(&args.status).await?;
-        let address = status.address();
-        let mut config = args.slice_controller();
-        config.traffic = ledger.view();
-        config.ledger = Some(ledger.clone());
-        info!(url = status.url(), "serving the dashboard");
-        // A viewer's token needs the API over TLS: in this process and on the socket, the client is trusted.
-        let connection = Connection { kubeconfig: Some(kubeconfig.clone()), ..Connection::default() };
-        status.serve(&config, &args.access, client.clone(), connection, stopped.clone()).await?;
-        let random = random.split();
-        let started = Controllers::start(
-            client.clone(),
-            args,
-            (config, address),
-            &clock,
-            random,
-            &mut registry,
-            (&ledger, remote_ledger(overseers.local_addr()?, listen, access.clone())),
-        );
-        controllers = Some(started);
-    }
-    let checks = HealthCheckMetrics::default();
-    checks.register(&mut registry);
-    let scope = CheckScope { node: cluster::hostname(), without_node: true };
-    let checking =
-        health_checks::run(client.clone(), scope, clock.clone(), random.split(), checks, stopped.clone());
-    let checking = tokio::spawn(checking);
-    let backing_up = backup_schedule.map(|schedule| {
-        let metrics = backups::BackupMetrics::default();
-        metrics.register(&mut registry);
-        let (api, client) = (api.clone(), client.clone());
-        tokio::spawn(backups::run(api, client, schedule, clock.clone(), metrics, stopped.clone()))
-    });
-    let health = ApiHealth::poll(client.clone(), clock.clone(), stopped.clone());
-    let mut ready = HealthChecks::default().check("api", move || health.check());
-    if let Some(controllers) = &controllers {
-        ready = controllers.check(ready);
-    }
-    let registry = Arc::new(registry);
-    let metrics = registry.clone();
-    api.serve_metrics(Box::new(move |accept| {
-        let page = admin_server::metrics_accepted(&metrics, accept);
-        (page.content_type, page.body)
-    }));
-    let routes = ledger.routes(controller_health::routes(registry, ready)).with_access(access);
-    let reports = ledger.routes(AdminRoutes::default());
-    let counting =
-        tokio::spawn(admin_server::serve_unix(socket(&ledger_socket(args))?, reports, stopped.clone()));
-    let overseen = tokio::spawn(admin_server::serve(overseers, routes, stopped));
-    if !args.no_node {
-        machine::register(client.clone(), &machine::name()?, args.zone.as_deref(), "up").await?;
-    }
-    let (node_stop, node_stopped) = watch::channel(false);
-    let node = match args.no_node {
+    let dns = dns.map(|server| server.start(daemon.dns_context(), &mut daemon.registry, dns_stopped));
+    let access = args.access.access(overseers.local_addr()?, Some(daemon.client.clone()), &daemon.clock)?;
+    let controllers = match args.no_controllers {
         true => None,
-        false => Some(tokio::spawn(supervisor::supervise(
-            node_proxy(args)?,
-            RestartBackoff::default(),
-            clock.clone(),
-            node_stopped,
-        ))),
+        false => Some(daemon.start_controllers(&served, overseers.local_addr()?, access.clone()).await?),
     };
-    let mesh_stopped = node_stop.subscribe();
-    let reports = (!args.no_controllers).then_some(ledger);
-    let access = proxy_api::ProxyApi::open(server, client.clone(), data, reports)?;
-    let access = mesh::ProxyAccess::Sockets(Box::new(access));
-    let mesh = tokio::spawn(mesh::keep(client, access, clock, random, proxies, mesh_stopped));
+    let mut jobs = daemon.start_jobs(&served.api, backup_schedule);
+    jobs.extend(daemon.serve_admin(&served.api, overseers, access, controllers.as_ref())?);
+    let (listen, kubeconfig) = (served.listen, served.kubeconfig.clone());
+    let supervised = daemon.supervise(served.server.clone(), proxies).await?;
     output::print_text(&format!("{}\n", kubeconfig.display()))?;
     systemd::notify_ready();
     announce(args, "serving", &format!("serving on https://{}; stop with Ctrl-C", reachable(listen)));
     signals.wait().await;
+
     announce(args, "stopping", "stopping");
-    node_stop.send_replace(true);
+    supervised.stop.send_replace(true);
     dns_stop.send_replace(true);
     if let Some(dns) = dns {
         dns.await.context("DNS panicked")?;
     }
-    if let Some(node) = node {
-        node.await.context("supervisor of the node proxy panicked")?;
-    }
-    mesh.await.context("supervisor of the L7 proxies panicked")?;
+    supervised.ended().await?;
     if let Some(controllers) = controllers {
         controllers.stop().await?;
     }
     stop.send_replace(true);
-    for task in tasks.into_iter().chain([overseen, counting, checking]).chain(backing_up) {
-        task.await.context("a server task panicked")?;
+    for job in jobs {
+        job.await.context("a server task panicked")?;
     }
-    let told = losses.await.context("the report of the audit log panicked")?;
-    let flushed = api.clone();
-    tokio::task::spawn_blocking(move || flushed.flush_audit()).await.context("the audit log panicked")?;
-    report_audit_loss(&api, told);
-    Ok(())
+    served.ended().await
 }
 
-/// Logs lost audit events, at most once a minute, until `stop` turns true; returns the counts that were logged.
-async fn report_audit_losses(api: Api, mut stop: watch::Receiver<bool>) -> AuditStats {
-    let mut told = AuditStats::default();
-    while tokio::time::timeout(AUDIT_REPORT_PERIOD, stop.wait_for(|stop| *stop)).await.is_err() {
-        told = report_audit_loss(&api, told);
-    }
-    told
+fn create_data_folder(data: &Path) -> Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(data);
+    made.with_context(|| format!("creating {}", data.display()))
 }
 
-/// Logs the audit events that were lost since the last report; returns the counts of this one.
-fn report_audit_loss(api: &Api, told: AuditStats) -> AuditStats {
-    let stats = api.audit_stats().unwrap_or_default();
-    let (dropped, errors) = (stats.dropped - told.dropped, stats.errors - told.errors);
-    if dropped > 0 || errors > 0 {
-        warn!(dropped, errors, "audit events were lost: the log is too slow, or cannot be written");
-    }
-    stats
+/// What runs beside the API in this process, as its client.
+struct Daemon<'a> {
+    args: &'a cli::Up,
+    client: Client,
+    clock: Clock,
+    random: Random,
+    registry: Registry,
+    ledger: SharedLedger,
+    stopped: watch::Receiver<bool>,
 }
 
-/// The audit log of the flags.
-fn audit_log(args: &cli::Up, path: &Path) -> Result<AuditLog> {
-    let policy = match &args.audit_policy_file {
-        None => AuditPolicy::metadata(),
-        Some(file) => {
-            let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-            let object: serde_json::Value =
-                serde_saphyr::from_str(&text).with_context(|| format!("parsing {}", file.display()))?;
-            AuditPolicy::parse(&object)
-                .map_err(|why| anyhow::anyhow!("--audit-policy-file: {}: {why}", file.display()))?
+impl<'a> Daemon<'a> {
+    fn new(args: &'a cli::Up, served: &ServedApi, stopped: watch::Receiver<bool>) -> Result<Self> {
+        let mut registry = admin_server::registry("up");
+        store_metrics::register(served.api.clone(), &mut registry);
+        let (clock, random) = (Clock::system(), Random::seeded(clock::os_seed()));
+        let client = cluster::in_process(served.api.local(), &clock);
+        let ledger = SharedLedger::new(&clock, &args.prices.price).map_err(|why| anyhow!("--price {why}"))?;
+        ledger.register(&mut registry);
+        Ok(Self { args, client, clock, random, registry, ledger, stopped })
+    }
+
+    fn dns_context(&mut self) -> DnsContext {
+        DnsContext {
+            client: self.client.clone(),
+            node: cluster::hostname(),
+            zone: self.args.zone.clone(),
+            gates: self.args.service_ranges().gates,
+            snapshot: None,
+            clock: self.clock.clone(),
+            random: self.random.split(),
         }
-    };
-    let (max_size, max_backups) = (args.audit_log_maxsize.saturating_mul(1 << 20), args.audit_log_maxbackup);
-    let options = AuditOptions { policy, path: path.to_owned(), max_size, max_backups };
-    AuditLog::open(options, Clock::system()).with_context(|| format!("--audit-log-path {}", path.display()))
+    }
+
+    /// The controllers and their dashboard.
+    async fn start_controllers(
+        &mut self,
+        served: &ServedApi,
+        overseers: SocketAddr,
+        access: Option<Arc<AdminAccess>>,
+    ) -> Result<Controllers> {
+        let args = self.args;
+        let status = StatusListener::bind(&args.status).await?;
+        let remote = remote_ledger(overseers, served.listen, access);
+        let election = election(args, status.address(), remote, &self.clock, self.random.split());
+        let slices = args.slice_controller();
+        info!(url = status.url(), "serving the dashboard");
+        // A viewer's token needs the API over TLS: in this process and on the socket, the client is trusted.
+        let connection = Connection { kubeconfig: Some(served.kubeconfig.clone()), ..Connection::default() };
+        let (client, stopped) = (self.client.clone(), self.stopped.clone());
+        status.serve(&slices, &args.access, client.clone(), connection, stopped).await?;
+        let ranges = args.service_cluster_ip_range.clone();
+        let options = ControllersOptions {
+            slices,
+            lease_name: election.name.clone(),
+            election: Some(election),
+            ledger: self.ledger.clone(),
+            gateway_addresses: AssignedAddresses::Machine(args.machine_addresses()),
+            cluster_ips: Some(ClusterIps { ranges, leader_only: false }),
+        };
+        let controllers = Controllers::start(client, options, &mut self.registry);
+        let failure = controllers.failure();
+        tokio::spawn(async move {
+            if let Some(advice) = failure.await {
+                error!(advice, "EndpointSlice controller ended");
+            }
+        });
+        Ok(controllers)
+    }
+
+    /// Health checks of endpoints, and backups.
+    fn start_jobs(
+        &mut self,
+        api: &Api,
+        backup_schedule: Option<backups::BackupSchedule>,
+    ) -> Vec<JoinHandle<()>> {
+        let (client, clock, stopped) = (self.client.clone(), self.clock.clone(), self.stopped.clone());
+        let checks = HealthCheckMetrics::default();
+        checks.register(&mut self.registry);
+        let scope = CheckScope { node: cluster::hostname(), without_node: true };
+        let random = self.random.split();
+        let checking =
+            health_checks::run(client.clone(), scope, clock.clone(), random, checks, stopped.clone());
+        let backing_up = backup_schedule.map(|schedule| {
+            let metrics = backups::BackupMetrics::default();
+            metrics.register(&mut self.registry);
+            tokio::spawn(backups::run(api.clone(), client, schedule, clock, metrics, stopped))
+        });
+        [tokio::spawn(checking)].into_iter().chain(backing_up).collect()
+    }
+
+    /// Health, metrics and the ledger. Metrics are registered before.
+    fn serve_admin(
+        &mut self,
+        api: &Api,
+        overseers: TcpListener,
+        access: Option<Arc<AdminAccess>>,
+        controllers: Option<&Controllers>,
+    ) -> Result<[JoinHandle<()>; 2]> {
+        let health = ApiHealth::poll(self.client.clone(), self.clock.clone(), self.stopped.clone());
+        let mut ready = HealthChecks::default().check("api", move || health.check());
+        if let Some(controllers) = controllers {
+            ready = controllers.check(ready);
+        }
+        let registry = Arc::new(std::mem::take(&mut self.registry));
+        let metrics = registry.clone();
+        api.serve_metrics(Box::new(move |accept| {
+            let page = admin_server::metrics_accepted(&metrics, accept);
+            (page.content_type, page.body)
+        }));
+        let routes = self.ledger.routes(controller_health::routes(registry, ready)).with_access(access);
+        let reports = self.ledger.routes(AdminRoutes::default());
+        let local = socket(&ledger_socket(self.args))?;
+        Ok([
+            tokio::spawn(admin_server::serve(overseers, routes, self.stopped.clone())),
+            tokio::spawn(admin_server::serve_unix(local, reports, self.stopped.clone())),
+        ])
+    }
+
+    /// The proxies, as child processes.
+    async fn supervise(self, server: ApiServer, proxies: mesh::ProxySupervisor) -> Result<Supervised> {
+        let Self { args, client, clock, random, ledger, .. } = self;
+        let (stop, stopped) = watch::channel(false);
+        let mut node = None;
+        if !args.no_node {
+            machine::register(client.clone(), &machine::name()?, args.zone.as_deref(), "up").await?;
+            let (program, backoff) = (node_proxy(args)?, RestartBackoff::default());
+            node =
+                Some(tokio::spawn(supervisor::supervise(program, backoff, clock.clone(), stopped.clone())));
+        }
+        let reports = (!args.no_controllers).then_some(ledger);
+        let access = proxy_api::ProxyApi::open(server, client.clone(), &args.data_dir, reports)?;
+        let access = mesh::ProxyAccess::Sockets(Box::new(access));
+        let mesh = tokio::spawn(mesh::keep(client, access, clock, random, proxies, stopped));
+        Ok(Supervised { stop, node, mesh })
+    }
+}
+
+/// The proxies on this machine.
+struct Supervised {
+    stop: watch::Sender<bool>,
+    node: Option<JoinHandle<()>>,
+    mesh: JoinHandle<()>,
+}
+
+impl Supervised {
+    /// After `stop` has turned true.
+    async fn ended(self) -> Result<()> {
+        if let Some(node) = self.node {
+            node.await.context("supervisor of the node proxy panicked")?;
+        }
+        self.mesh.await.context("supervisor of the L7 proxies panicked")
+    }
 }
 
 /// A line on stderr, or a JSON log record.
@@ -383,99 +349,30 @@ fn remote_ledger(
     Some(LedgerAddressSource::new(move || ledger_client::https_address(host, &access.certificate_digest())))
 }
 
-/// The controllers, in this process.
-struct Controllers {
-    stop: watch::Sender<bool>,
-    tasks: [JoinHandle<()>; 4],
-    elector: LeaderElector,
-    /// Why the EndpointSlice controller exited.
-    ended: watch::Receiver<Option<String>>,
-}
-
-impl Controllers {
-    fn start(
-        client: Client,
-        args: &cli::Up,
-        (config, status_address): (ControllerConfig, SocketAddr),
-        clock: &Clock,
-        mut random: Random,
-        registry: &mut Registry,
-        (ledger, remote_ledger): (&SharedLedger, Option<LedgerAddressSource>),
-    ) -> Self {
-        let (stop, stopped) = watch::channel(false);
-        // `zoneward controller` may run against this API as well: one of them leads.
-        let election = LeaderElectionConfig {
-            namespace: "kube-system".to_owned(),
-            name: "zoneward-controller".to_owned(),
-            identity: IDENTITY.to_owned(),
-            annotations: [(annotation::STATUS_ADDRESS.to_owned(), status_address.to_string())].into(),
-            timing: ElectionTiming::default(),
-            clock: clock.clone(),
-            random: random.split(),
-            ledger_address: {
-                let address = format!("unix:{}", ledger_socket(args).display());
-                LedgerAddressSource::new(move || {
-                    match remote_ledger.as_ref().and_then(|remote| remote.current()) {
-                        Some(remote) => format!("{address} {remote}"),
-                        None => address.clone(),
-                    }
-                })
-            },
-        };
-        let name = election.name.clone();
-        let elector = LeaderElector::start(client.clone(), Some(election));
-        elector.register_metrics(&name, registry);
-        let counting = ledger.clone().follow(elector.leading(), stopped.clone());
-        let ranges = args.service_cluster_ip_range.clone();
-        let keeping = addresses::run(client.clone(), ranges, clock.clone(), random.split(), stopped.clone());
-        let (leading, accepting) = (elector.leading(), elector.leading());
-        let metrics = ControllerMetrics::default();
-        metrics.register(registry);
-        let (why, ended) = watch::channel(None);
-        let conditions = {
-            let (client, stopped) = (client.clone(), stopped.clone());
-            let gateways = ObservedGateways {
-                addresses: AssignedAddresses::Machine(args.machine_addresses()),
-                unbound_ports: Some(ledger.unbound_ports()),
-            };
-            async move {
-                let begin = || {
-                    route_status::run(
-                        client.clone(),
-                        gateways.clone(),
-                        clock::Clock::system(),
-                        model::random::Random::seeded(clock::os_seed()),
-                        stopped.clone(),
-                    )
-                };
-                while_leading(accepting, stopped.clone(), begin).await;
-            }
-        };
-        let slices = async move {
-            let advice = controller::run(client, config, metrics, leading, stopped).await.advice();
-            if let Some(advice) = &advice {
-                error!(advice, "EndpointSlice controller ended");
-            }
-            why.send_replace(advice);
-        };
-        let tasks =
-            [tokio::spawn(keeping), tokio::spawn(slices), tokio::spawn(conditions), tokio::spawn(counting)];
-        Self { stop, tasks, elector, ended }
-    }
-
-    /// Whether the EndpointSlice controller runs.
-    fn check(&self, ready: HealthChecks) -> HealthChecks {
-        let ended = self.ended.clone();
-        ready.check("endpointslices", move || ended.borrow().clone().map_or(Ok(()), Err))
-    }
-
-    async fn stop(self) -> Result<()> {
-        self.stop.send_replace(true);
-        for task in self.tasks {
-            task.await.context("a controller task panicked")?;
+/// As the only process with this API; a `zoneward controller` may run against it as well, and one of them leads.
+fn election(
+    args: &cli::Up,
+    status: SocketAddr,
+    remote_ledger: Option<LedgerAddressSource>,
+    clock: &Clock,
+    random: Random,
+) -> LeaderElectionConfig {
+    let local = format!("unix:{}", ledger_socket(args).display());
+    let ledger_address = LedgerAddressSource::new(move || {
+        match remote_ledger.as_ref().and_then(LedgerAddressSource::current) {
+            Some(remote) => format!("{local} {remote}"),
+            None => local.clone(),
         }
-        self.elector.release().await;
-        Ok(())
+    });
+    LeaderElectionConfig {
+        namespace: "kube-system".to_owned(),
+        name: "zoneward-controller".to_owned(),
+        identity: IDENTITY.to_owned(),
+        annotations: [(annotation::STATUS_ADDRESS.to_owned(), status.to_string())].into(),
+        timing: ElectionTiming::default(),
+        clock: clock.clone(),
+        random,
+        ledger_address,
     }
 }
 
@@ -497,16 +394,6 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, listen.port())
-}
-
-/// Addresses of the API for its certificate: loopback, its own, and that of Service `kubernetes`.
-fn addresses(listen: SocketAddr, ranges: &[IpNet], cluster_ip: Option<IpAddr>) -> Vec<IpAddr> {
-    let mut all = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), reachable(listen).ip()];
-    all.extend(ranges.first().and_then(|range| range.hosts().next()));
-    all.extend(cluster_ip);
-    all.sort();
-    all.dedup();
-    all
 }
 
 /// A unix socket for this user; replaces a stale one.

@@ -59,7 +59,7 @@ impl World {
         let engine = Engine::open(&folder, EngineOptions::default()).unwrap();
         // Open files live on; nothing is left behind.
         std::fs::remove_dir_all(&folder).unwrap();
-        let store = Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
+        let store = Store::new(Arc::new(engine), ServiceRanges::without_flags(), ApiLimits::default());
         let service_cidrs = vec!["10.96.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];
         bootstrap(&store, BootstrapOptions { service_cidrs, listen: "127.0.0.1:6443".parse().unwrap() })
             .await

@@ -57,7 +57,7 @@ impl World {
         let engine = Engine::open(&folder.join("store"), EngineOptions::default()).expect("a store");
         // Open files live on; nothing is left behind.
         std::fs::remove_dir_all(&folder).expect("removing the folder");
-        let api = Store::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
+        let api = Store::new(Arc::new(engine), ServiceRanges::without_flags(), ApiLimits::default());
         let world = Self { client: cluster::in_process(api.local(), &clock::Clock::system()) };
         world.create(ObjectKind::Namespace, json!({"metadata": {"name": "default"}})).await;
         world

@@ -49,7 +49,7 @@ impl World {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let engine = Engine::open(&folder.join("store"), EngineOptions::default()).unwrap();
-        let api = EmbeddedApi::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
+        let api = EmbeddedApi::new(Arc::new(engine), ServiceRanges::without_flags(), ApiLimits::default());
         let listen_at = SocketAddr::from(([127, 0, 0, 1], 6443));
         bootstrap(
             &api,

@@ -189,7 +189,7 @@ async fn the_embedded_api_is_watched_in_protobuf() {
     let engine = Engine::open(&folder, EngineOptions::default()).unwrap();
     // Open files live on; nothing is left behind.
     std::fs::remove_dir_all(&folder).unwrap();
-    let api = store::api::Api::new(Arc::new(engine), ServiceRanges::default(), ApiLimits::default());
+    let api = store::api::Api::new(Arc::new(engine), ServiceRanges::without_flags(), ApiLimits::default());
     let client = crate::in_process(api.local(), &Clock::system());
     let namespace = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
     let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());

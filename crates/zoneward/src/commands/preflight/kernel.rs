@@ -124,8 +124,10 @@ fn probe_table(family: Family) -> Result<ForwardingTable> {
         let (parsed, notices) = parse::object(&object, &mut Interner::default());
         snapshot.apply(parsed.with_context(|| format!("parsing the sample objects: {notices:?}"))?);
     }
-    let settings =
-        ProxySettings { cluster_cidr: "10.1.0.0/16,fd00:1::/64".to_owned(), ..ProxySettings::default() };
+    let settings = ProxySettings {
+        cluster_cidr: "10.1.0.0/16,fd00:1::/64".to_owned(),
+        ..ProxySettings::without_flags()
+    };
     let cidrs = ["10.96.0.0/24", "fd00:96::/112"].map(|cidr| cidr.parse().expect("a constant"));
     let (config, _) = NodeConfig::new(&settings, &Node::named("probe"), &cidrs, &[]);
     Ok(plan::forward::table(&snapshot, &config).0)
