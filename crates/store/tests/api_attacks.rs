@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fixtures::eventually_async;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use store::admission::service::ServiceRanges;
@@ -140,13 +141,10 @@ impl Attacked {
     }
 
     async fn wait(&self, what: &str, is_so: impl Fn(FairnessStats) -> bool) {
-        for _ in 0..6_000 {
-            if is_so(self.stats()) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("{what}: {:?}", self.stats());
+        eventually_async(what, async || {
+            is_so(self.stats()).then_some(()).ok_or_else(|| format!("{:?}", self.stats()))
+        })
+        .await;
     }
 
     /// Creates ConfigMaps of this many bytes.

@@ -66,6 +66,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("toolbox", &[]),
+    ("fixtures", &[]),
     ("xtask", &["toolbox"]),
     ("dist", &["toolbox"]),
 ];

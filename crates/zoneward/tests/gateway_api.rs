@@ -6,14 +6,13 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
+use fixtures::eventually;
 use serde_json::Value;
 use started::{Up, folder};
 
 /// Set in the process that has its own network.
 const INSIDE: &str = "ZONEWARD_GATEWAY_API_TEST";
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs this test again in user and network namespaces, where an address on the loopback device stands for a pod's.
 fn inside(test: &str, run: impl FnOnce()) {
@@ -103,15 +102,10 @@ fn curl(words: &[&str]) -> String {
 }
 
 fn until<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, found: impl Fn() -> T) {
-    let end = Instant::now() + LIMIT;
-    loop {
+    eventually(what, || {
         let now = found();
-        if now == *wanted {
-            return;
-        }
-        assert!(Instant::now() < end, "{what}: {now:?}, not {wanted:?}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        if now == *wanted { Ok(()) } else { Err(format!("{now:?}, not {wanted:?}")) }
+    });
 }
 
 /// A certificate for a name as a Secret; its PEM is written to a file.

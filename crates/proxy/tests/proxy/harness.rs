@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
+use fixtures::eventually_async;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Frame, Incoming};
@@ -26,14 +27,6 @@ use tokio::net::{TcpListener, TcpStream};
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How long an answer may take on a loaded machine.
 pub const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
-
-pub async fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < ANSWER_PATIENCE, "{what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
 
 /// The sum of a metric over its labels; `labels` is a part of the line.
 pub fn metric_sum(running: &Running, name: &str, labels: &str) -> u64 {
@@ -93,7 +86,7 @@ impl Echo {
     }
 
     pub async fn wait_for(&self, count: usize) -> Vec<Seen> {
-        wait_until("requests at the endpoint", || self.seen().len() >= count).await;
+        eventually_async("requests at the endpoint", async || self.seen().len() >= count).await;
         self.seen()
     }
 }
@@ -493,15 +486,11 @@ pub async fn extended_connect(
     request: impl Fn() -> http::Request<http_body_util::combinators::BoxBody<Bytes, Infallible>>,
 ) -> hyper::Response<hyper::body::Incoming> {
     let mut sender = http2(address).await;
-    let deadline = tokio::time::Instant::now() + ANSWER_PATIENCE;
-    loop {
+    eventually_async("the settings of the server", async || {
         sender.ready().await.expect("ready");
-        match sender.send_request(request()).await {
-            Ok(answer) => return answer,
-            Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error}"),
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+        sender.send_request(request()).await
+    })
+    .await
 }
 
 pub fn full(bytes: impl Into<Bytes>) -> http_body_util::combinators::BoxBody<Bytes, Infallible> {

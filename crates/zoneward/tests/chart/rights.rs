@@ -3,15 +3,12 @@
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 
 use crate::chart::api::{Recorded, TestApi};
 use crate::chart::helm::ValueSet;
-
-/// A machine under load is slow, not wrong.
-const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What a request asks for, in the words of RBAC.
 #[derive(Debug, PartialEq, Eq)]
@@ -150,20 +147,18 @@ fn accesses(requests: &[Recorded]) -> Vec<Access> {
 
 /// Waits until a role has asked for all of these: a verb and a resource.
 fn until_asked(api: &TestApi, role: &str, wanted: &[(&str, &str)]) {
-    let began = Instant::now();
-    loop {
+    eventually(&format!("{role} asks"), || {
         let made = accesses(&api.recorded(role));
         let is_there = |(verb, resource): &&(&str, &str)| {
             made.iter().any(|access| access.verb == *verb && access.resource == *resource)
         };
         let missing: Vec<_> = wanted.iter().filter(|wanted| !is_there(wanted)).collect();
         if missing.is_empty() {
-            return;
+            return Ok(());
         }
         let log = fs::read_to_string(api.folder.join(format!("{role}.log"))).unwrap_or_default();
-        assert!(began.elapsed() < PATIENCE, "{role} did not ask for {missing:?}: {log}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        Err(format!("not yet for {missing:?}: {log}"))
+    });
 }
 
 /// A certificate for `shop.example.com`, as a Secret, and as the files of the xDS server.

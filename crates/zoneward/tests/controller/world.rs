@@ -1,8 +1,6 @@
 //! For tests: an embedded API in a folder of its own, controllers over it, and objects in and out by the API.
 
-use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use controller::{ControllerConfig, ControllerExit, ControllerMetrics};
 use http::Request;
@@ -177,21 +175,6 @@ pub fn vectors(file: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(path).expect("the vectors are in the repository");
     let file: Value = serde_json::from_str(&text).expect("the vectors are JSON");
     items(&file["vectors"])
-}
-
-/// Waits until a check passes; what it last said is the failure.
-pub async fn eventually<F, T>(what: &str, mut check: impl FnMut() -> F) -> T
-where
-    F: Future<Output = Result<T, String>>,
-{
-    let start = std::time::Instant::now();
-    loop {
-        match check().await {
-            Ok(found) => return found,
-            Err(why) if start.elapsed() > Duration::from_secs(60) => panic!("{what}: {why}"),
-            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-        }
-    }
 }
 
 pub fn node(name: &str, zone: &str) -> Value {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use fixtures::eventually_async;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -294,12 +295,10 @@ impl Collector {
 
     /// Waits for at least so many spans.
     pub async fn spans(&self, count: usize) -> Vec<Span> {
-        for _ in 0..6_000 {
-            if self.received().len() >= count {
-                return self.received();
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("the collector has {} spans, not {count}", self.received().len());
+        eventually_async(&format!("{count} spans"), async || {
+            let received = self.received();
+            if received.len() >= count { Ok(received) } else { Err(received.len()) }
+        })
+        .await
     }
 }
