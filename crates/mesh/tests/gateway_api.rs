@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clock::Clock;
-use fixtures::eventually_async;
+use fixtures::{TestCertificate, eventually_async};
 use http::Method;
 use model::gateway_api::CONTROLLER;
 use plan::gateway_api::{UnboundPort, UnboundPorts};
@@ -31,15 +31,12 @@ fn class() -> Value {
 
 /// A Secret or ConfigMap with a real certificate.
 fn certificate_object(wanted: &Value) -> Value {
-    let key = rcgen::KeyPair::generate().expect("a key");
-    let made =
-        rcgen::CertificateParams::new(vec!["example.com".to_owned()]).expect("names").self_signed(&key);
-    let pem = made.expect("a certificate").pem();
+    let TestCertificate { chain: pem, key, .. } = TestCertificate::of("example.com");
     let metadata = json!({"name": wanted["name"], "namespace": wanted["namespace"]});
     match text(&wanted["kind"]) {
         "Secret" => {
             json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": wanted["type"],
-            "stringData": {"tls.crt": pem, "tls.key": key.serialize_pem()}})
+            "stringData": {"tls.crt": pem, "tls.key": key}})
         }
         _ => json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
             "data": {text(&wanted["key"]): pem}}),

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use fixtures::eventually;
+use fixtures::{TestCertificate, eventually};
 use serde_json::Value;
 use started::{Up, folder};
 
@@ -110,15 +110,9 @@ fn until<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, found: impl Fn(
 
 /// A certificate for a name as a Secret; its PEM is written to a file.
 fn secret(name: &str, host: &str, file: &Path) -> String {
-    let key = rcgen::KeyPair::generate().unwrap();
-    let made = rcgen::CertificateParams::new(vec![host.to_owned()]).unwrap().self_signed(&key).unwrap();
-    fs::write(file, made.pem()).unwrap();
-    let indent = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
-    format!(
-        "apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {{name: {name}}}\nstringData:\n  tls.crt: |\n{}  tls.key: |\n{}",
-        indent(&made.pem()),
-        indent(&key.serialize_pem())
-    )
+    let made = TestCertificate::of(host);
+    fs::write(file, &made.chain).unwrap();
+    made.secret(name).to_string()
 }
 
 const BACKENDS: &str = r"

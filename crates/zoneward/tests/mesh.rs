@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fixtures::eventually_async;
+use fixtures::{TestCertificate, eventually_async};
 use http::Request;
 use kube::Client;
 use mesh::route_status;
@@ -208,9 +208,7 @@ async fn a_missing_secret_or_service_is_told_in_the_status_and_as_an_event_until
     post(&client, "/api/v1/namespaces/default/services", service).await;
     until(&client, &routes, "ResolvedRefs", "True", "ResolvedRefs").await;
     until(&client, &routes, "Programmed", "True", "Programmed").await;
-    let signed = rcgen::generate_simple_self_signed(["shop.example.com".to_owned()]).unwrap();
-    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "cert"}, "type": "kubernetes.io/tls",
-        "stringData": {"tls.crt": signed.cert.pem(), "tls.key": signed.signing_key.serialize_pem()}});
+    let secret = TestCertificate::of("shop.example.com").secret("cert");
     post(&client, "/api/v1/namespaces/default/secrets", secret).await;
     until(&client, &edge, "ResolvedRefs", "True", "ResolvedRefs").await;
     until(&client, &edge, "Programmed", "True", "Programmed").await;

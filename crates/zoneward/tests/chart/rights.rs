@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
-use fixtures::eventually;
+use fixtures::{TestCertificate, eventually};
 use serde_json::{Value, json};
 
 use crate::chart::api::{Recorded, TestApi};
@@ -163,15 +163,12 @@ fn until_asked(api: &TestApi, role: &str, wanted: &[(&str, &str)]) {
 
 /// A certificate for `shop.example.com`, as a Secret, and as the files of the xDS server.
 fn certificates(api: &TestApi) {
-    let made = rcgen::generate_simple_self_signed(["shop.example.com".to_owned()]).unwrap();
-    let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-    for (file, text) in [("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &cert)] {
+    let made = TestCertificate::of("shop.example.com");
+    for (file, text) in [("tls.crt", &made.chain), ("tls.key", &made.key), ("ca.crt", &made.chain)] {
         fs::write(api.folder.join(file), text).unwrap();
     }
     for name in ["shop-example-com", "api-example-com"] {
-        let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
-            "metadata": {"name": name}, "stringData": {"tls.crt": cert, "tls.key": key}});
-        api.create("/api/v1/namespaces/default/secrets", secret);
+        api.create("/api/v1/namespaces/default/secrets", made.secret(name));
     }
 }
 

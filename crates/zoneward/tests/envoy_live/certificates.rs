@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fixtures::eventually;
+use fixtures::{TestCertificate, eventually};
 use serde_json::{Value, json};
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -105,9 +105,10 @@ fn certificate(
         .unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let read = |ending: &str| std::fs::read_to_string(file(ending)).unwrap();
-    let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret}, "type": "kubernetes.io/tls",
-        "stringData": {"tls.crt": read("crt"), "tls.key": read("key")}});
-    (object, CertificateDer::from_pem_slice(read("crt").as_bytes()).unwrap())
+    let (chain, key) = (read("crt"), read("key"));
+    let der = CertificateDer::from_pem_slice(chain.as_bytes()).unwrap();
+    let made = TestCertificate { chain, key, der };
+    (made.secret(secret), made.der)
 }
 
 /// Status, reason and message of a condition of the MeshGateway.

@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use fixtures::eventually;
+use fixtures::{TestCertificate, eventually};
 use serde_json::{Value, json};
 
 use super::boxes::{Machine, Running, machines};
@@ -80,16 +80,9 @@ fn create_objects(first: &Machine, third: &Machine) {
     serve_http(third, 8080);
     let kubeconfig = third.kubeconfig().display().to_string();
     third.run_json(&["expose", "web", "--port", "80", "--to", "10.0.0.3:8080", "--kubeconfig", &kubeconfig]);
-    let key = rcgen::KeyPair::generate().unwrap();
-    let made = rcgen::CertificateParams::new(vec!["shop.example".to_owned()]).unwrap();
-    let made = made.self_signed(&key).unwrap();
+    let made = TestCertificate::of("shop.example");
     for name in ["edge", "other"] {
-        post(
-            first,
-            SECRETS,
-            &json!({"metadata": {"name": name}, "type": "kubernetes.io/tls",
-                "stringData": {"tls.crt": made.pem(), "tls.key": key.serialize_pem()}}),
-        );
+        post(first, SECRETS, &made.secret(name));
     }
     post(
         first,

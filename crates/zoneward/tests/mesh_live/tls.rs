@@ -1,38 +1,27 @@
 //! A gateway with certificates out of Secrets.
 
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::time::Duration;
 
-use fixtures::eventually;
+use fixtures::{TestCertificate, eventually, tls_client};
 use serde_json::{Value, json};
-use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tokio_rustls::rustls::{ClientConnection, StreamOwned};
 
 use crate::mesh_live::world::{Answer, Machine, Upstream, ask_over};
 
 const AT: &str = "127.0.0.1:8443";
 
-/// A certificate that vouches for itself, as a Secret.
+/// A certificate, as a Secret and as a client trusts it.
 fn certificate(secret: &str, host: &str) -> (Value, CertificateDer<'static>) {
-    let made = rcgen::generate_simple_self_signed(vec![host.to_owned()]).unwrap();
-    let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret}, "type": "kubernetes.io/tls",
-        "stringData": {"tls.crt": made.cert.pem(), "tls.key": made.signing_key.serialize_pem()}});
-    (object, made.cert.der().clone())
+    let made = TestCertificate::of(host);
+    (made.secret(secret), made.der)
 }
 
 /// Asks by TLS, trusting one certificate.
 fn ask(trusted: &CertificateDer<'static>, host: &str, path: &str, more: &str) -> Option<Answer> {
-    let mut roots = RootCertStore::empty();
-    roots.add(trusted.clone()).unwrap();
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
     let name = ServerName::try_from(host.to_owned()).unwrap();
-    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let connection = ClientConnection::new(tls_client([trusted], &[]), name).unwrap();
     let stream = TcpStream::connect_timeout(&AT.parse().unwrap(), Duration::from_secs(2)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
     ask_over(StreamOwned::new(connection, stream), host, path, more)
