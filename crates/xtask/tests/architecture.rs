@@ -56,6 +56,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "cluster",
             "controller",
             "dataplane",
+            "fixtures",
             "insight",
             "mesh",
             "model",
@@ -66,7 +67,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("toolbox", &[]),
-    ("fixtures", &[]),
+    ("fixtures", &["model", "store"]),
     ("xtask", &["toolbox"]),
     ("dist", &["toolbox"]),
 ];
