@@ -234,11 +234,7 @@ fn a_set_that_outgrows_its_size_is_filled_beside_the_old_one() {
     };
     let config = NodeConfig::default();
     let table_of = |count| {
-        let mut snapshot = Snapshot::default();
-        for value in spec(count) {
-            let (object, _) = model::parse::object(&value, &mut model::Interner::default());
-            snapshot.apply(object.expect("a known kind"));
-        }
+        let snapshot = fixtures::snapshot(spec(count));
         table(&snapshot, &config).0
     };
     let (small, large) = (table_of(500), table_of(3000));

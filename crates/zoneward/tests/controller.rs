@@ -14,9 +14,9 @@ mod world;
 use std::time::{Duration, Instant};
 
 use controller::ControllerExit;
-use fixtures::eventually_async;
+use fixtures::{eventually_async, node};
 use serde_json::{Value, json};
-use world::{World, config, items, node, pod, pod_status, ready, service, slices_path};
+use world::{World, config, items, pod, pod_status, ready, service, slices_path};
 
 /// A cluster of two zones with one Service of four pods, and a controller at work.
 async fn shop(spec: Value) -> World {

@@ -11,10 +11,7 @@ use serde_json::{Value, json};
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 
 fn pod(name: &str, ip: &str) -> Value {
-    json!({"metadata": {"name": name, "labels": {"app": "web"}},
-        "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]},
-        "status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
-            "conditions": [{"type": "Ready", "status": "True"}]}})
+    fixtures::pod("default", name, "web", "n1", &[ip])
 }
 
 fn service() -> Value {
@@ -23,9 +20,7 @@ fn service() -> Value {
 }
 
 fn put_web(machine: &Machine) {
-    let node = json!({"metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "a"}},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-    machine.post("/api/v1/nodes", &node);
+    machine.post("/api/v1/nodes", &fixtures::node("n1", "a"));
     machine.post_pod(&pod("p1", "10.1.0.1"));
     machine.post("/api/v1/namespaces/default/services", &service());
 }

@@ -105,10 +105,7 @@ fn sticky(pods: &[u8]) -> ForwardingTable {
             "ports": [{"name": "", "port": 8080}], "endpoints": endpoints,
         }),
     ];
-    let mut snapshot = model::Snapshot::default();
-    for object in &objects {
-        snapshot.apply(model::parse::object(object, &mut model::Interner::default()).0.unwrap());
-    }
+    let snapshot = fixtures::snapshot(&objects);
     table(&snapshot, &NodeConfig::default()).0
 }
 
@@ -177,7 +174,7 @@ fn two_tenants() -> ForwardingTable {
             "ports": [{"name": "", "port": 8080, "protocol": protocol}], "endpoints": pods,
         });
         for object in [service, slice] {
-            snapshot.apply(model::parse::object(&object, &mut model::Interner::default()).0.unwrap());
+            snapshot.apply(fixtures::object(&object));
         }
     }
     table(&snapshot, &NodeConfig::default()).0

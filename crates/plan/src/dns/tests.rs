@@ -1,7 +1,7 @@
 //! Tests beyond the vectors: topology of headless Services, the sync, names, and the words.
 
 use expect_test::{Expect, expect};
-use model::{Interner, parse};
+use fixtures::object;
 use serde_json::{Value, json};
 
 use super::*;
@@ -41,9 +41,7 @@ impl World {
     }
 
     fn add(&mut self, value: &Value) {
-        let (object, notices) = parse::object(value, &mut Interner::default());
-        assert_eq!(notices, []);
-        self.snapshot.apply(object.unwrap());
+        self.snapshot.apply(object(value));
     }
 
     fn ask(&self, name: &str, kind: DnsQueryType, zone: Option<&str>) -> String {

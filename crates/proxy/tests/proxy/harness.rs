@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use model::backend::{Backend, BackendEndpoint, BackendTable, ConsumerLocation};
 use model::route::{AppProtocol, BackendId, RouteTable};
-use model::{Interner, Locality, ObjectKey, ServiceKey, Snapshot, parse};
+use model::{Locality, ObjectKey, ServiceKey, Snapshot};
 use proxy::{ListenerKind, Proxy, ProxyOptions, ProxyTables};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -208,13 +208,7 @@ pub fn snapshot(resources: &[Value], services: &[&str], listeners: Option<&Value
         values.push(json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway",
             "metadata": {"name": "edge"}, "spec": {"listeners": listeners}}));
     }
-    let (mut snapshot, mut interner) = (Snapshot::default(), Interner::default());
-    for value in &values {
-        let (object, notices) = parse::object(value, &mut interner);
-        assert_eq!(notices, [], "{value}");
-        snapshot.apply(object.expect("a known kind"));
-    }
-    snapshot
+    fixtures::snapshot(&values)
 }
 
 /// A Service's protocol by its name: `grpc-*`, `h2-*` and `tcp-*` are what they say.

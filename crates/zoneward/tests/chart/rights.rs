@@ -204,8 +204,7 @@ fn create_with_status(api: &TestApi, path: &str, object: &Value) {
 fn pod(api: &TestApi, name: &str, address: &str) {
     let pod = json!({"metadata": {"name": name, "labels": {"app": "cart"}},
         "spec": {"nodeName": "node-a", "containers": [{"name": "cart", "image": "cart"}]},
-        "status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
-            "conditions": [{"type": "Ready", "status": "True"}]}});
+        "status": fixtures::pod_status(&[address], true)});
     create_with_status(api, "/api/v1/namespaces/shop/pods", &pod);
 }
 

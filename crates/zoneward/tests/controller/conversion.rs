@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use fixtures::eventually_async;
+use fixtures::{eventually_async, node};
 use serde_json::{Value, json};
 
-use crate::controller::world::{World, config, items, node, pod, pod_status, vectors};
+use crate::controller::world::{World, config, items, pod, pod_status, vectors};
 
 /// A world with a controller and two zones, and the vectors of some kinds.
 async fn begin(file: &str, kinds: &[&str]) -> (World, Vec<Value>) {

@@ -1,10 +1,10 @@
 //! Slices that `zoneward expose` makes: the endpoints are its own, hints and conditions follow the Service.
 
-use fixtures::eventually_async;
+use fixtures::{eventually_async, node};
 use serde_json::{Value, json};
 
 use crate::controller::expect_condition;
-use crate::controller::world::{World, config, items, node};
+use crate::controller::world::{World, config, items};
 
 pub async fn exposed(world: &World) -> Value {
     for (name, zone) in [("n1", "za"), ("n2", "zb")] {

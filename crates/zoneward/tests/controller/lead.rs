@@ -9,14 +9,14 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use controller::ControllerMetrics;
-use fixtures::eventually_async;
+use fixtures::{eventually_async, node};
 use http::{Method, Request};
 use kube::Client;
 use store::api::Caller;
 use store::server::LocalApi;
 use tokio::sync::watch;
 
-use crate::controller::world::{World, config, node, pod, ready, service, start_standby};
+use crate::controller::world::{World, config, pod, ready, service, start_standby};
 
 /// The API behind a gate that holds slice writes back while it is shut. What was sent is carried out when it opens,
 /// whether or not the sender still waits: so it is with a network.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fixtures::eventually_async;
+use fixtures::{eventually_async, node};
 use http::{Method, Request};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-use crate::controller::world::{World, config, items, node, pod, service, start};
+use crate::controller::world::{World, config, items, pod, service, start};
 use crate::controller::{condition, expect_condition};
 
 /// The API, but as long as `refuses` is true it takes no slice.

@@ -217,7 +217,7 @@ async fn distribution(vector: &Value) -> bool {
     let mut world = World::new().await;
     for endpoint in &endpoints {
         let node = endpoint["nodeName"].as_str().unwrap_or_default();
-        world.put(&crate::controller::world::node(node, endpoint["zone"].as_str().unwrap_or_default())).await;
+        world.put(&fixtures::node(node, endpoint["zone"].as_str().unwrap_or_default())).await;
         let address = endpoint["addresses"][0].as_str().unwrap_or_default();
         let name = format!("pod-{}", address.replace('.', "-"));
         let mut pod = crate::controller::world::pod("default", &name, "svc", node, address);

@@ -177,12 +177,6 @@ pub fn vectors(file: &str) -> Vec<Value> {
     items(&file["vectors"])
 }
 
-pub fn node(name: &str, zone: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
-        "status": {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}})
-}
-
 pub fn pod(namespace: &str, name: &str, app: &str, node: &str, address: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": namespace, "labels": {"app": app}},
@@ -191,9 +185,7 @@ pub fn pod(namespace: &str, name: &str, app: &str, node: &str, address: &str) ->
 }
 
 pub fn pod_status(address: &str, ready: bool) -> Value {
-    let ready = if ready { "True" } else { "False" };
-    json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
-        "conditions": [{"type": "Ready", "status": ready}]})
+    fixtures::pod_status(&[address], ready)
 }
 
 pub fn service(namespace: &str, name: &str) -> Value {

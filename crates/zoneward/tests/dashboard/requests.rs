@@ -47,8 +47,7 @@ fn cluster(name: &str, more: &[&str]) -> (Up, SocketAddr) {
             "spec": {"nodeName": zone, "containers": [{"name": "c", "image": "c"}]}});
         up.post("/api/v1/namespaces/shop/pods", &pod);
         let ip = format!("10.244.{}.10", zone.as_bytes()[5]);
-        let running = json!({"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
-            "conditions": [{"type": "Ready", "status": "True"}]});
+        let running = fixtures::pod_status(&[&ip], true);
         put_status(&up, &format!("/api/v1/namespaces/shop/pods/{zone}"), &running);
     }
     let service =
