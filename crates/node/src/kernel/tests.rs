@@ -45,9 +45,7 @@ impl World {
             (1..=endpoints).map(|i| json!({"addresses": [format!("10.1.{number}.{i}")]})).collect();
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
             "spec": {"clusterIPs": [format!("10.96.0.{number}")], "ports": [{"name": "p", "port": 80}]}});
-        let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}},
-            "addressType": "IPv4", "ports": [{"name": "p", "port": 8080}], "endpoints": list});
+        let slice = fixtures::slice("default", &name, &name, json!({"name": "p", "port": 8080}), &list);
         for value in [service, slice] {
             self.snapshot.apply(object(&value));
         }

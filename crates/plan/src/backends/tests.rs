@@ -24,10 +24,10 @@ fn world(annotations: Value, hinted: bool, endpoints: &[(&str, &str, &str)]) -> 
         }
         listed.push(endpoint);
     }
-    objects.push(json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {"namespace": "ns", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"},
-            "annotations": annotations},
-        "ports": [{"name": "http", "port": 8080}], "endpoints": listed}));
+    objects.push(fixtures::with(
+        fixtures::slice("ns", "web-1", "web", json!({"name": "http", "port": 8080}), &listed),
+        &json!({"metadata": {"annotations": annotations}}),
+    ));
     fixtures::snapshot(&objects)
 }
 

@@ -35,10 +35,10 @@ impl World {
         full.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
         let service = json!({"apiVersion": "v1", "kind": "Service",
             "metadata": {"namespace": "ns", "name": "svc"}, "spec": full});
-        let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": {"namespace": "ns", "name": "svc-1", "annotations": annotations,
-                "labels": {"kubernetes.io/service-name": "svc"}},
-            "ports": [{"name": "p", "port": 8080}], "endpoints": endpoints});
+        let slice = fixtures::with(
+            fixtures::slice("ns", "svc-1", "svc", json!({"name": "p", "port": 8080}), &endpoints),
+            &json!({"metadata": {"annotations": annotations}}),
+        );
         for value in [service, slice] {
             snapshot.apply(object(&value));
         }
