@@ -6,9 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use apimachinery::cluster_ips::{
     self, AddressInput, AddressPlan, ClusterFamilies, IpAllocator, IpPool, IpRange,
 };
+use fixtures::object;
 use ipnet::IpNet;
-use model::parse::{self, Object};
-use model::{ClusterIps, Family, Interner, IpAddress, Service, ServiceCidr, ServiceKey, Timestamp};
+use model::parse::Object;
+use model::{ClusterIps, Family, IpAddress, Service, ServiceCidr, ServiceKey, Timestamp};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -58,12 +59,6 @@ impl World {
         let mut ranges = ready.flat_map(|c| c.cidrs.iter().copied().map(IpRange::new));
         ranges.any(|range| range.contains(ip) && range.unusable_because().is_none())
     }
-}
-
-fn object(value: &Value) -> Object {
-    let (object, notices) = parse::object(value, &mut Interner::default());
-    assert_eq!(notices, [], "{value}");
-    object.unwrap()
 }
 
 fn service(name: &str, stored: bool, spec: &Value) -> Service {

@@ -25,14 +25,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use tokio_rustls::rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error as TlsError, SignatureScheme,
-};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 
 use crate::Connection;
+use crate::certificate_check::tls_client;
 
 /// The path of reports and sums.
 pub const PATH: &str = "/ledger";
@@ -206,14 +202,9 @@ impl LedgerClient {
 }
 
 async fn connect(host: &str, digest: &str) -> Result<TlsStream<TcpStream>> {
-    let provider = Arc::new(ring::default_provider());
-    let verifier = PinnedCertificate { digest: digest.to_owned(), provider: provider.clone() };
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .context("configuring TLS")?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_no_client_auth();
+    let digest = digest.to_owned();
+    let accepts = move |own: &CertificateDer<'_>, _: &[CertificateDer<'_>]| certificate_digest(own) == digest;
+    let mut config = tls_client(accepts).context("configuring TLS")?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let address: std::net::SocketAddr = host.parse().context("the address of the leader")?;
     let stream = TcpStream::connect(address).await?;
@@ -240,53 +231,6 @@ async fn exchange<R: DeserializeOwned>(
         bail!("the controller answered {status}: {text}");
     }
     serde_json::from_slice(&body).context("reading the reply")
-}
-
-/// Accepts one certificate, with any signer and any names.
-#[derive(Debug)]
-struct PinnedCertificate {
-    digest: String,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for PinnedCertificate {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, TlsError> {
-        if certificate_digest(certificate) == self.digest {
-            return Ok(ServerCertVerified::assertion());
-        }
-        Err(TlsError::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 
 pub mod admin_server;
 pub mod api_outage;
+pub mod certificate_check;
 pub mod events;
 pub mod failure;
 mod https_client;

@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use dataplane::conntrack::ConntrackEntry;
 use model::forward::UdpService;
-use model::{Interner, Snapshot, parse};
 use plan::forward::NodeConfig;
 use serde_json::{Value, json};
 
@@ -44,12 +43,7 @@ fn case(value: &Value) -> Case {
 
 /// The Service as the plan sees it on a node that serves it.
 fn service(value: &Value) -> UdpService {
-    let mut snapshot = Snapshot::default();
-    for object in [value["service"].clone(), slice(value)] {
-        let (object, notices) = parse::object(&object, &mut Interner::default());
-        assert!(notices.is_empty(), "{notices:?}");
-        snapshot.apply(object.expect("a known kind"));
-    }
+    let snapshot = fixtures::snapshot([value["service"].clone(), slice(value)]);
     let (service, slices) = snapshot.services().next().expect("a case has a Service");
     let (frontends, _) = plan::forward::forward(service, slices, &NodeConfig::without_flags("".into()));
     let mut udp = plan::forward::stale_udp::services(&frontends, slices);

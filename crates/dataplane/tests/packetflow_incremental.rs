@@ -225,20 +225,12 @@ fn a_set_that_outgrows_its_size_is_filled_beside_the_old_one() {
                 "apiVersion": "v1", "kind": "Service", "metadata": {"name": "big", "namespace": "ns"},
                 "spec": {"clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ports": [{"port": 80}]},
             }),
-            serde_json::json!({
-                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-                "metadata": {"name": "big-1", "namespace": "ns", "labels": {"kubernetes.io/service-name": "big"}},
-                "ports": [{"name": "", "port": 80}], "endpoints": endpoints,
-            }),
+            fixtures::slice("ns", "big-1", "big", serde_json::json!({"name": "", "port": 80}), &endpoints),
         ]
     };
     let config = NodeConfig::without_flags("".into());
     let table_of = |count| {
-        let mut snapshot = Snapshot::default();
-        for value in spec(count) {
-            let (object, _) = model::parse::object(&value, &mut model::Interner::default());
-            snapshot.apply(object.expect("a known kind"));
-        }
+        let snapshot = fixtures::snapshot(spec(count));
         table(&snapshot, &config).0
     };
     let (small, large) = (table_of(500), table_of(3000));

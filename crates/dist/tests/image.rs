@@ -12,24 +12,12 @@ mod roles;
 
 use crate::packages::build;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use dist::image::ImageVariant;
 
 use build::{Scratch, packages, root, run};
 
-/// A machine under load is slow, not wrong.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// An image of the build.
 fn image(variant: ImageVariant) -> PathBuf {
     packages().join(variant.file_name(env!("CARGO_PKG_VERSION")))
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < PATIENCE, "{what} did not come");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }

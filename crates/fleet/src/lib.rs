@@ -16,7 +16,6 @@ mod acknowledgements;
 mod confluence;
 mod convergence;
 mod counters;
-mod disk;
 mod drains;
 mod duplicates;
 mod envoys;

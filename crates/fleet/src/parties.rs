@@ -15,6 +15,7 @@ use controller::controllers::{ClusterIps, Controllers, ControllersOptions};
 use dataplane::conntrack::FakeConntrack;
 use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::{FakeKernel, FaultyKernel};
+use fixtures::FaultyDisk;
 use http::Request;
 use http_body_util::BodyExt;
 use insight::ledger::ZoneLookup;
@@ -42,7 +43,6 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::counters::{FlowAccounts, MachineCounters, Reports};
-use crate::disk::SimulatedDisk;
 use crate::link::Link;
 use crate::network::ResponsePart;
 use crate::time::PausedRuntime;
@@ -65,7 +65,7 @@ pub struct ApiProcess {
 
 impl ApiProcess {
     /// Opens the store on its disk. Fails if the machine stops meanwhile, or if the store is damaged, which the text says.
-    pub fn start(runtime: &PausedRuntime, disk: &SimulatedDisk, random: Random) -> Result<Self, String> {
+    pub fn start(runtime: &PausedRuntime, disk: &FaultyDisk, random: Random) -> Result<Self, String> {
         let has_aborted = Arc::new(AtomicBool::new(false));
         let aborted = has_aborted.clone();
         let options = EngineOptions {

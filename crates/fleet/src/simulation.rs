@@ -7,6 +7,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use dataplane::nftables::Kernel;
+use fixtures::FaultyDisk;
 use insight::traffic_ledger::SharedLedger;
 use model::annotation::{FAILED_SERVICES, PROGRAMMED_REVISION};
 use model::random::Random;
@@ -15,7 +16,6 @@ use serde_json::Value;
 use crate::confluence::{RunOutcome, UserObject, user_objects};
 use crate::convergence;
 use crate::counters::Reports;
-use crate::disk::SimulatedDisk;
 use crate::drains;
 use crate::duplicates::DuplicateChecker;
 use crate::envoys::{CONTROL_WATCHES, ControlProcess, start_control};
@@ -111,7 +111,7 @@ pub struct Simulation {
     names: Vec<String>,
     parties: Vec<Party>,
     api: Option<ApiProcess>,
-    disk: SimulatedDisk,
+    disk: FaultyDisk,
     machines: Vec<Machine>,
     outbox: Outbox,
     reports: Reports,
@@ -201,7 +201,7 @@ impl Simulation {
             names,
             parties,
             api: None,
-            disk: SimulatedDisk::new(random.split()),
+            disk: FaultyDisk::new(random.split()),
             machines,
             outbox,
             reports: Reports::default(),

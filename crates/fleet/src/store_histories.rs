@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use fixtures::{DiskImage, FaultyDisk};
 use http::{Method, Request, Response};
 use model::random::Random;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::disk::{DiskImage, SimulatedDisk};
 use crate::linearizability::{self, ClientOperation, ObjectAnswer, ObjectCall};
 use crate::link::{Link, LinkBody, LinkResponse, Outbox};
 use crate::network::{ResponsePart, SimulatedNetwork};
@@ -134,7 +134,7 @@ struct HistoryRun {
     clients: Vec<HistoryClient>,
     outbox: Outbox,
     network: SimulatedNetwork,
-    disk: SimulatedDisk,
+    disk: FaultyDisk,
     old_disk: Option<(u64, DiskImage)>,
     old_answers: OldAnswers,
     api: Option<(ApiProcess, PausedRuntime)>,
@@ -182,7 +182,7 @@ impl HistoryRun {
             clients,
             outbox,
             network,
-            disk: SimulatedDisk::new(random.split()),
+            disk: FaultyDisk::new(random.split()),
             old_disk: None,
             old_answers: BTreeMap::new(),
             api: None,

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clock::Clock;
+use fixtures::{TestCertificate, eventually_async};
 use http::Method;
 use model::gateway_api::CONTROLLER;
 use plan::gateway_api::{UnboundPort, UnboundPorts};
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use statuses::{items, text};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use world::{LIMIT, World, object_path};
+use world::{World, object_path};
 
 const USABLE: &str = "192.0.2.1";
 const UNUSABLE: &str = "192.0.2.99";
@@ -30,15 +31,12 @@ fn class() -> Value {
 
 /// A Secret or ConfigMap with a real certificate.
 fn certificate_object(wanted: &Value) -> Value {
-    let key = rcgen::KeyPair::generate().expect("a key");
-    let made =
-        rcgen::CertificateParams::new(vec!["example.com".to_owned()]).expect("names").self_signed(&key);
-    let pem = made.expect("a certificate").pem();
+    let TestCertificate { chain: pem, key, .. } = TestCertificate::of("example.com");
     let metadata = json!({"name": wanted["name"], "namespace": wanted["namespace"]});
     match text(&wanted["kind"]) {
         "Secret" => {
             json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": wanted["type"],
-            "stringData": {"tls.crt": pem, "tls.key": key.serialize_pem()}})
+            "stringData": {"tls.crt": pem, "tls.key": key}})
         }
         _ => json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
             "data": {text(&wanted["key"]): pem}}),
@@ -216,22 +214,13 @@ async fn entries_of_other_controllers_stay() {
     // It forgets our entry, as some do.
     world.send(Method::PATCH, &path, &json!({"status": {"parents": [other]}})).await.expect("a status");
     let parents = async || items(&world.get("HTTPRoute", "default/r").await["status"]["parents"]);
-    let again = tokio::time::timeout(LIMIT, async {
-        while parents().await.len() != 2 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    });
-    again.await.expect("our entry is written again");
+    eventually_async("our entry is written again", async || parents().await.len() == 2).await;
     assert_eq!(parents().await[0], other);
     let mut away = route("r", "web");
     away["spec"]["parentRefs"] = json!([{"name": "far"}]);
     world.replace(&away).await;
-    let gone = tokio::time::timeout(LIMIT, async {
-        while parents().await != [other.clone()] {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    });
-    gone.await.expect("our entry is removed, and the other stays");
+    let is_gone = async || parents().await == [other.clone()];
+    eventually_async("our entry is removed, and the other stays", is_gone).await;
     world.end().await;
 }
 
@@ -306,12 +295,9 @@ async fn the_gateway_api_may_appear_later() {
             {"matches": [{"path": {"type": "Prefix", "value": "/"}}], "default": {}}]}]}});
     world.create(&own).await;
     let path = "/apis/zoneward.dev/v1alpha1/namespaces/default/meshhttproutes/own";
-    let written = tokio::time::timeout(LIMIT, async {
-        while world.send(Method::GET, path, &Value::Null).await.expect("the route")["status"].is_null() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    });
-    written.await.expect("conditions of a MeshHTTPRoute");
+    let status =
+        async || world.send(Method::GET, path, &Value::Null).await.expect("the route")["status"].clone();
+    eventually_async("conditions of a MeshHTTPRoute", async || !status().await.is_null()).await;
     world.hides.send_replace(false);
     world.check(&[route_is("r", "Accepted", "True", "Accepted")]).await.expect("picked up");
     world.end().await;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use model::{Interner, Snapshot, parse};
+use model::Snapshot;
 use plan::FeatureGates;
 use plan::dns::{DnsDecision, DnsName, DnsQuestion, DnsRecord, DnsView, ReverseIndex, answer};
 use plan::select::NodeView;
@@ -15,13 +15,7 @@ fn file() -> Value {
 }
 
 fn snapshot(objects: &Value) -> Snapshot {
-    let mut snapshot = Snapshot::default();
-    for value in objects.as_array().expect("objects") {
-        let (object, notices) = parse::object(value, &mut Interner::default());
-        assert!(notices.is_empty(), "{value}: {notices:?}");
-        snapshot.apply(object.expect("a known kind"));
-    }
-    snapshot
+    fixtures::snapshot(objects.as_array().expect("objects"))
 }
 
 fn texts(records: &[DnsRecord]) -> Vec<String> {

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use fixtures::object;
 use model::route::{HttpRule, MeshGateway, RouteTable, Routing};
-use model::{Interner, Name, ObjectKey, ServiceKey, Snapshot, parse};
+use model::{Name, ObjectKey, ServiceKey, Snapshot};
 use plan::routes::{GatewayRoutes, gateway};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -81,9 +82,7 @@ fn edge() -> MeshGateway {
 }
 
 fn put(snapshot: &mut Snapshot, value: &Value) {
-    let (object, notices) = parse::object(value, &mut Interner::default());
-    assert_eq!(notices, [], "{value}");
-    snapshot.apply(object.expect("a good object"));
+    snapshot.apply(object(value));
 }
 
 /// Carries a step out; the names of the policies that it touches are added.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use model::route::{Arrival, BackendTarget, EdgeSettings, RouteTable, Routing, Scheme, rule_value};
-use model::{Interner, Name, ObjectKey, ServiceKey, Snapshot, parse};
+use model::{Name, ObjectKey, ServiceKey, Snapshot};
 use plan::routes::{MeshClient, RequestOutcome, TracedRequest, gateway, outbound, trace};
 use serde_json::{Value, json};
 
@@ -55,13 +55,7 @@ fn snapshot(resources: &Value, others: &[&Value], listeners: &Value) -> Snapshot
         values.push(json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway",
             "metadata": {"name": "edge"}, "spec": {"listeners": listeners}}));
     }
-    let (mut snapshot, mut interner) = (Snapshot::default(), Interner::default());
-    for value in &values {
-        let (object, notices) = parse::object(value, &mut interner);
-        assert_eq!(notices, [], "{value}");
-        snapshot.apply(object.expect("a known kind"));
-    }
-    snapshot
+    fixtures::snapshot(&values)
 }
 
 fn key(name: &Value) -> ServiceKey {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fixtures::{eventually_async, tls_client};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use store::admission::service::ServiceRanges;
@@ -20,7 +21,6 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 use world::{CONFIG_MAPS, World, folder};
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
@@ -84,15 +84,8 @@ async fn account(world: &World, name: &str) -> String {
 }
 
 fn connector(data: &std::path::Path) -> TlsConnector {
-    let mut roots = RootCertStore::empty();
-    let authority = std::fs::read(data.join("pki/ca.crt")).unwrap();
-    roots.add(CertificateDer::from_pem_slice(&authority).unwrap()).unwrap();
-    let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    TlsConnector::from(Arc::new(config))
+    let authority = CertificateDer::from_pem_file(data.join("pki/ca.crt")).unwrap();
+    TlsConnector::from(tls_client([&authority], &[]))
 }
 
 /// The head of a response and what was read of its body.
@@ -140,13 +133,10 @@ impl Attacked {
     }
 
     async fn wait(&self, what: &str, is_so: impl Fn(FairnessStats) -> bool) {
-        for _ in 0..6_000 {
-            if is_so(self.stats()) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("{what}: {:?}", self.stats());
+        eventually_async(what, async || {
+            is_so(self.stats()).then_some(()).ok_or_else(|| format!("{:?}", self.stats()))
+        })
+        .await;
     }
 
     /// Creates ConfigMaps of this many bytes.

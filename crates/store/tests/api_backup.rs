@@ -2,6 +2,7 @@
 
 use crate::world;
 use bytes::Bytes;
+use fixtures::eventually_async;
 use http::Request;
 use http_body_util::BodyExt;
 use store::api::Caller;
@@ -46,11 +47,6 @@ async fn one_copy_at_a_time() {
     assert_eq!(first.status(), 200);
     drop(first);
     // The permit is released when the last reader ends.
-    for _ in 0..3_000 {
-        if world.api.answer(request(), &Caller::own()).await.status() == 200 {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    panic!("the turn never came back");
+    let is_free = async || world.api.answer(request(), &Caller::own()).await.status() == 200;
+    eventually_async("the turn comes back", is_free).await;
 }

@@ -1,6 +1,7 @@
 //! Deletes: preconditions, finalizers, grace, and what becomes of dependents and of the content of namespaces.
 
 use crate::world;
+use fixtures::eventually_async;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use world::{CONFIG_MAPS, SERVICES, World};
@@ -99,15 +100,12 @@ async fn a_dependent_with_another_owner_stays() {
     world.config_map("child", metadata).await;
     let path = format!("{CONFIG_MAPS}/child");
     world.delete(&format!("{CONFIG_MAPS}/one"), &Value::Null).await;
-    for _ in 0..2_400 {
+    eventually_async("the reference to the deleted owner goes", async || {
         let (code, child) = world.get(&path).await;
         assert_eq!(code, 200);
-        if child["metadata"]["ownerReferences"].as_array().unwrap().len() == 1 {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(25)).await;
-    }
-    panic!("the reference to the deleted owner stays");
+        child["metadata"]["ownerReferences"].as_array().unwrap().len() == 1
+    })
+    .await;
 }
 
 #[tokio::test]

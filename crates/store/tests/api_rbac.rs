@@ -1,9 +1,9 @@
 //! RBAC, tokens, reviews, impersonation and the audit log of the API, asked without a network.
 
 use crate::world;
-use std::time::Duration;
 
 use apimachinery::audit_policy::AuditPolicy;
+use fixtures::eventually_async;
 use http::Request;
 use serde_json::{Value, json};
 use store::api::Caller;
@@ -285,15 +285,12 @@ fn audited(world: World, policy: Value, max_size: u64) -> (World, std::path::Pat
 }
 
 async fn events(path: &std::path::Path, count: usize) -> Vec<Value> {
-    for _ in 0..2_400 {
+    eventually_async(&format!("{count} events"), async || {
         let text = std::fs::read_to_string(path).unwrap();
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        if lines.len() >= count {
-            return lines;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    panic!("fewer than {count} events: {}", std::fs::read_to_string(path).unwrap());
+        if lines.len() >= count { Ok(lines) } else { Err(text) }
+    })
+    .await
 }
 
 #[tokio::test]
@@ -357,13 +354,11 @@ async fn the_audit_log_records_the_start_and_end_of_a_watch_and_is_rotated() {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect()
     };
-    for _ in 0..2_400 {
-        if world.api.audit_stats().unwrap().events >= 123 && names().len() == 3 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    assert_eq!(names().len(), 3, "the file and two rotated ones: {:?}", names());
+    eventually_async("the file and two rotated ones", async || {
+        let is_whole = world.api.audit_stats().unwrap().events >= 123 && names().len() == 3;
+        is_whole.then_some(()).ok_or_else(|| names().join(" "))
+    })
+    .await;
     let stats = world.api.audit_stats().unwrap();
     assert_eq!((stats.events, stats.dropped, stats.errors), (123, 0, 0));
     let _ = std::fs::remove_dir_all(folder);

@@ -3,6 +3,7 @@
 use crate::world;
 use std::collections::BTreeSet;
 
+use fixtures::eventually_async;
 use http::Request;
 use serde_json::{Value, json};
 use store::admission::service::ServiceRanges;
@@ -310,13 +311,7 @@ async fn the_service_of_the_api_comes_back_when_it_is_deleted() {
     let slice = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
     for path in [format!("{SERVICES}/kubernetes"), slice.to_owned()] {
         assert_eq!(world.delete(&path, &Value::Null).await.0, 200);
-        let back = async {
-            while world.get(&path).await.0 != 200 {
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            }
-        };
-        let waited = tokio::time::timeout(std::time::Duration::from_secs(30), back).await;
-        assert!(waited.is_ok(), "{path} did not come back");
+        eventually_async(&path, async || world.get(&path).await.0 == 200).await;
     }
     let (_, own) = world.get(&format!("{SERVICES}/kubernetes")).await;
     assert_eq!(own["spec"]["clusterIP"], "10.96.0.1");

@@ -1,14 +1,14 @@
 //! Disks that fail: whatever they do, an acknowledged write is there afterwards, and a failure is an error in words.
 
 use crate::dice;
-use crate::faulty;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dice::{Dice, seed};
-use faulty::{Faults, FaultyDisk};
+use fixtures::{DiskFaults, FaultyDisk};
+use model::random::Random;
 use proptest::prelude::*;
 use store::engine::{
     Bytes, CommitMode, Engine, EngineOptions, Expect, ListQuery, OpenError, PendingWrite, ResourceId,
@@ -130,21 +130,21 @@ fn soak_power_loss_keeps_what_was_acknowledged() {
 /// One disk, many power losses.
 fn power_loss_round(seed: u64, commit: CommitMode) {
     println!("round ZONEWARD_SEED={seed} {commit:?}");
-    let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(seed ^ 1));
+    let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(Random::seeded(seed ^ 1)));
     let mut acknowledged = Acknowledged::new();
     for _ in 0..12 {
         let ended = Arc::new(AtomicBool::new(false));
         // Often during the start, which has the most to lose.
         let reach = if dice.once_in(2) { 300 } else { 30 };
-        disk.cut_power_after(1 + dice.below(reach));
+        disk.stop_after(1 + dice.below(reach));
         if let Ok(engine) = Engine::open_on(disk.clone(), options(&ended, commit)) {
             while work(&engine, &mut dice, &mut acknowledged) {}
         }
         if dice.once_in(2) {
-            disk.restart_process(1 + dice.below(12));
+            disk.stop_after(1 + dice.below(12));
             drop(Engine::open_on(disk.clone(), options(&ended, commit)));
         }
-        disk.restart();
+        disk.restart(true);
         let engine =
             Engine::open_on(disk.clone(), options(&ended, commit)).unwrap_or_else(|error| panic!("{error}"));
         assert_kept(&engine, &acknowledged);
@@ -165,17 +165,17 @@ fn soak_failing_reads_and_writes_lose_nothing_and_heal() {
 
 fn failing_round(seed: u64, commit: CommitMode) -> u64 {
     println!("round ZONEWARD_SEED={seed} {commit:?}");
-    let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(seed ^ 1));
+    let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(Random::seeded(seed ^ 1)));
     let (mut acknowledged, ended) = (Acknowledged::new(), Arc::new(AtomicBool::new(false)));
     let engine =
         Engine::open_on(disk.clone(), options(&ended, commit)).unwrap_or_else(|error| panic!("{error}"));
     let mut failed = 0;
     for _ in 0..10 {
-        disk.set_faults(Faults { read: 40, write: 20, ..Faults::default() });
+        disk.set_faults(DiskFaults { read: 40, write: 20, ..DiskFaults::default() });
         for _ in 0..10 {
             failed += u64::from(!work(&engine, &mut dice, &mut acknowledged));
         }
-        disk.set_faults(Faults::default());
+        disk.set_faults(DiskFaults::default());
         // The first write may still meet what the faults left; then all is well again.
         work(&engine, &mut dice, &mut acknowledged);
         assert!(work(&engine, &mut dice, &mut acknowledged));
@@ -183,7 +183,7 @@ fn failing_round(seed: u64, commit: CommitMode) -> u64 {
     }
     assert!(!ended.load(Ordering::SeqCst));
     drop(engine);
-    disk.restart();
+    disk.restart(true);
     let engine = Engine::open_on(disk, options(&ended, commit)).unwrap_or_else(|error| panic!("{error}"));
     assert_kept(&engine, &acknowledged);
     failed
@@ -196,19 +196,19 @@ fn a_failed_sync_ends_the_engine_and_loses_nothing() {
 
 fn failed_sync(commit: CommitMode) {
     let seed = seed();
-    let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(seed));
+    let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(Random::seeded(seed)));
     let (mut acknowledged, ended) = (Acknowledged::new(), Arc::new(AtomicBool::new(false)));
     let engine = Engine::open_on(disk.clone(), options(&ended, commit)).unwrap();
     while !work(&engine, &mut dice, &mut acknowledged) || acknowledged.is_empty() {}
-    disk.set_faults(Faults { sync: 1, ..Faults::default() });
+    disk.set_faults(DiskFaults { sync: 1, ..DiskFaults::default() });
     while work(&engine, &mut dice, &mut acknowledged) {}
     assert!(ended.load(Ordering::SeqCst), "the hook was called");
-    disk.set_faults(Faults::default());
+    disk.set_faults(DiskFaults::default());
     // Even though the disk would work again: its content is unknown.
     assert!(!work(&engine, &mut dice, &mut acknowledged));
     assert!(engine.get(&StoreKey::new(PODS, "default", "p1")).is_err());
     drop(engine);
-    disk.restart();
+    disk.restart(true);
     let engine = Engine::open_on(disk, options(&ended, commit)).unwrap();
     assert_kept(&engine, &acknowledged);
 }
@@ -219,11 +219,11 @@ fn a_full_disk_is_reported_while_reads_continue_and_recovers() {
 }
 
 fn full_disk(commit: CommitMode) {
-    let (mut dice, disk) = (Dice::new(7), FaultyDisk::new(7));
+    let (mut dice, disk) = (Dice::new(7), FaultyDisk::new(Random::seeded(7)));
     let (mut acknowledged, ended) = (Acknowledged::new(), Arc::new(AtomicBool::new(false)));
     let engine = Engine::open_on(disk.clone(), options(&ended, commit)).unwrap();
     work(&engine, &mut dice, &mut acknowledged);
-    disk.set_faults(Faults { full: true, ..Faults::default() });
+    disk.set_faults(DiskFaults { full: true, ..DiskFaults::default() });
     let refused = (0..100_000).find_map(|number| {
         let key = StoreKey::new(PODS, "default", &format!("more-{number}"));
         let json = Bytes::from("x".repeat(1_000));
@@ -243,7 +243,7 @@ fn full_disk(commit: CommitMode) {
     assert_eq!(failure.kind, StorageErrorKind::Full);
     assert!(failure.to_string().contains("free some space"), "{failure}");
     assert_kept(&engine, &acknowledged);
-    disk.set_faults(Faults::default());
+    disk.set_faults(DiskFaults::default());
     assert!(work(&engine, &mut dice, &mut acknowledged));
     assert!(!ended.load(Ordering::SeqCst));
     drop(engine);
@@ -266,13 +266,13 @@ fn delete(engine: &Engine, name: &str) -> Result<Revision, WriteError<TxnError>>
 }
 
 fn deletes_on_a_full_disk(commit: CommitMode) {
-    let (disk, ended) = (FaultyDisk::new(11), Arc::new(AtomicBool::new(false)));
+    let (disk, ended) = (FaultyDisk::new(Random::seeded(11)), Arc::new(AtomicBool::new(false)));
     let options = || EngineOptions { journal_bytes: 256 << 10, ..options(&ended, commit) };
     let mut engine = Engine::open_on(disk.clone(), options()).unwrap();
     for number in 0..2_000 {
         put(&engine, &format!("p{number}"), 1_000).unwrap();
     }
-    disk.set_faults(Faults { full: true, ..Faults::default() });
+    disk.set_faults(DiskFaults { full: true, ..DiskFaults::default() });
     for number in 0..2_000 {
         if number % 100 == 0 {
             let refused = put(&engine, "other", 1_000).err();
@@ -288,7 +288,7 @@ fn deletes_on_a_full_disk(commit: CommitMode) {
     }
     let found = engine.get(&StoreKey::new(PODS, "default", "p1")).unwrap();
     assert!(found.is_none());
-    disk.set_faults(Faults::default());
+    disk.set_faults(DiskFaults::default());
     put(&engine, "after", 1_000).unwrap();
     drop(engine);
     let engine = Engine::open_on(disk, options()).unwrap();
@@ -302,17 +302,17 @@ fn a_disk_too_full_for_a_store_is_reported_at_the_start() {
 }
 
 fn too_full_to_start(commit: CommitMode) {
-    let (disk, ended) = (FaultyDisk::new(1), Arc::new(AtomicBool::new(false)));
-    disk.set_faults(Faults { full: true, ..Faults::default() });
+    let (disk, ended) = (FaultyDisk::new(Random::seeded(1)), Arc::new(AtomicBool::new(false)));
+    disk.set_faults(DiskFaults { full: true, ..DiskFaults::default() });
     let error = Engine::open_on(disk.clone(), options(&ended, commit)).err().unwrap();
     assert!(matches!(error, OpenError::Full { .. }), "{error}");
-    disk.set_faults(Faults::default());
+    disk.set_faults(DiskFaults::default());
     assert!(Engine::open_on(disk, options(&ended, commit)).is_ok());
 }
 
 /// A store with some content that was closed, and what it held.
 fn closed_store(seed: u64, commit: CommitMode) -> (FaultyDisk, Vec<(StoreKey, Bytes)>) {
-    let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(seed));
+    let (mut dice, disk) = (Dice::new(seed), FaultyDisk::new(Random::seeded(seed)));
     let (mut acknowledged, ended) = (Acknowledged::new(), Arc::new(AtomicBool::new(false)));
     let engine =
         Engine::open_on(disk.clone(), options(&ended, commit)).unwrap_or_else(|error| panic!("{error}"));
@@ -360,7 +360,7 @@ fn soak_a_damaged_file_is_refused_or_does_not_matter() {
 
 /// A store whose process was killed after some writes, the bytes of its journal that have records, and its content.
 fn killed_store(commit: CommitMode) -> (FaultyDisk, usize, Vec<(StoreKey, Bytes)>) {
-    let (disk, ended) = (FaultyDisk::new(5), Arc::new(AtomicBool::new(false)));
+    let (disk, ended) = (FaultyDisk::new(Random::seeded(5)), Arc::new(AtomicBool::new(false)));
     let options = EngineOptions { journal_bytes: 64 << 10, ..options(&ended, commit) };
     let engine = Engine::open_on(disk.clone(), options).unwrap();
     for number in 0..12 {
@@ -423,17 +423,17 @@ fn a_torn_record_that_was_not_acknowledged_is_no_loss() {
 #[test]
 fn power_loss_during_the_start_after_a_crash_is_no_loss() {
     for (seed, operations) in (0..8).flat_map(|seed| (1..24).map(move |operations| (seed, operations))) {
-        let (disk, ended) = (FaultyDisk::new(seed), Arc::new(AtomicBool::new(false)));
+        let (disk, ended) = (FaultyDisk::new(Random::seeded(seed)), Arc::new(AtomicBool::new(false)));
         let options = || options(&ended, CommitMode::Inline);
         let engine = Engine::open_on(disk.clone(), options()).unwrap();
         put(&engine, "acknowledged", 900).unwrap();
         // The record is written and not synced.
-        disk.cut_power_after(2);
+        disk.stop_after(2);
         put(&engine, "other", 900).unwrap_err();
         drop(engine);
-        disk.restart_process(operations);
+        disk.stop_after(operations);
         drop(Engine::open_on(disk.clone(), options()));
-        disk.restart();
+        disk.restart(true);
         let engine = Engine::open_on(disk, options())
             .unwrap_or_else(|error| panic!("seed {seed}, {operations} operations: {error}"));
         assert!(engine.get(&StoreKey::new(PODS, "default", "acknowledged")).unwrap().is_some());
@@ -462,7 +462,7 @@ fn mixed_files(commit: CommitMode) {
         other => panic!("{:?}", other.map(|engine| engine.revision())),
     };
     let without_journal = old.copy();
-    without_journal.take_file_of(&FaultyDisk::new(9), 1);
+    without_journal.take_file_of(&FaultyDisk::new(Random::seeded(9)), 1);
     assert!(refusal(without_journal).contains("the journal is missing"));
 
     // Three more epochs on, with writes in the journal that only it has.
@@ -473,14 +473,14 @@ fn mixed_files(commit: CommitMode) {
         let json = Bytes::from(format!("{number}").repeat(500));
         engine.write(move |txn| txn.put(key, json, Expect::Anything)).unwrap();
     }
-    new.cut_power_after(1);
+    new.stop_after(1);
     drop(engine);
-    new.restart();
+    new.restart(true);
     let old_data = new.copy();
     old_data.take_file_of(&old, 0);
     assert!(refusal(old_data).contains("the journal is newer"));
     let no_data = new.copy();
-    no_data.take_file_of(&FaultyDisk::new(9), 0);
+    no_data.take_file_of(&FaultyDisk::new(Random::seeded(9)), 0);
     assert!(refusal(no_data).contains("the journal is newer"));
 
     assert!(!assert_refused_or_whole(old, &expected, "the old store as it was"));

@@ -1,9 +1,9 @@
 //! The engine beside a model that keeps everything: after any operations, any list, watch and restart agree.
 
-use crate::faulty;
 use std::collections::BTreeMap;
 
-use faulty::FaultyDisk;
+use fixtures::FaultyDisk;
+use model::random::Random;
 use proptest::prelude::*;
 use store::engine::{
     Bytes, CommitMode, Engine, EngineOptions, Expect, ListQuery, ResourceId, Revision, StoreKey,
@@ -156,7 +156,7 @@ fn change_both(engine: &mut Engine, model: &mut Model, disk: &FaultyDisk, commit
         }
         Step::Reopen => {
             // A second handle on the same disk would be a bug, so the first has to go before.
-            let other = FaultyDisk::new(0);
+            let other = FaultyDisk::new(Random::seeded(0));
             drop(std::mem::replace(engine, open(&other, commit)));
             *engine = open(disk, commit);
         }
@@ -262,7 +262,7 @@ proptest! {
 }
 
 fn assert_agrees_with_model(steps: &[Step], commit: CommitMode) {
-    let disk = FaultyDisk::new(1);
+    let disk = FaultyDisk::new(Random::seeded(1));
     let mut engine = open(&disk, commit);
     let mut model = Model { states: vec![State::new()], changes: Vec::new(), compacted: 0 };
     for step in steps {

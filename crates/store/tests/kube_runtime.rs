@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use fixtures::eventually_async;
 use futures_util::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Event as CoreEvent, Service};
@@ -96,22 +97,13 @@ fn versions<'a>(objects: impl Iterator<Item = &'a ConfigMap>) -> BTreeMap<String
 async fn agree(follower: &Follower, client: &Client) {
     let listed = Api::<ConfigMap>::all(client.clone()).list(&ListParams::default()).await.unwrap();
     let wanted = versions(listed.items.iter());
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
+    eventually_async(follower.way, async || {
         let state = follower.store.state();
         let shown = versions(state.iter().map(Arc::as_ref));
-        if shown == wanted {
-            return;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "{}: {} shown, {} listed",
-            follower.way,
-            shown.len(),
-            wanted.len()
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        let counts = || format!("{} shown, {} listed", shown.len(), wanted.len());
+        (shown == wanted).then_some(()).ok_or_else(counts)
+    })
+    .await;
 }
 
 fn config_map(name: &str) -> ConfigMap {
@@ -197,14 +189,17 @@ async fn run_controller(way: &str, client: Client) {
     let running = tokio::spawn(controller.for_each(|_| async {}));
     let spec = json!({"metadata": {"name": way}, "spec": {"ports": [{"port": 80}]}});
     services.create(&PostParams::default(), &serde_json::from_value(spec).unwrap()).await.unwrap();
-    wait(|| async { maps.get_opt(way).await.unwrap().is_some() }).await;
+    eventually_async("it is so", || async { maps.get_opt(way).await.unwrap().is_some() }).await;
     // Its owner is told when it goes, and makes it again.
     let uid = maps.get(way).await.unwrap().uid();
     maps.delete(way, &DeleteParams::default()).await.unwrap();
-    wait(|| async { maps.get_opt(way).await.unwrap().is_some_and(|map| map.uid() != uid) }).await;
+    eventually_async("it is so", || async {
+        maps.get_opt(way).await.unwrap().is_some_and(|map| map.uid() != uid)
+    })
+    .await;
     let events: Api<CoreEvent> = Api::namespaced(client, "default");
     let about = ListParams::default().fields(&format!("involvedObject.name={way},reason=Made"));
-    wait(|| async {
+    eventually_async("it is so", || async {
         let told = events.list(&about).await.unwrap().items;
         told.iter().any(|event| event.series.as_ref().is_some_and(|series| series.count >= Some(2)))
     })
@@ -215,15 +210,7 @@ async fn run_controller(way: &str, client: Client) {
     running.abort();
     services.delete(way, &DeleteParams::default()).await.unwrap();
     // The garbage collector takes what it owned.
-    wait(|| async { maps.get_opt(way).await.unwrap().is_none() }).await;
-}
-
-async fn wait<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "it is so within a minute");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually_async("it is so", || async { maps.get_opt(way).await.unwrap().is_none() }).await;
 }
 
 #[test]
@@ -292,7 +279,7 @@ fn control(served: &Served) -> Arc<Reconciled> {
 async fn check_controller(reconciled: &Reconciled, client: &Client) {
     let listed = Api::<ConfigMap>::all(client.clone()).list(&ListParams::default()).await.unwrap();
     let wanted = versions(listed.items.iter());
-    wait(|| async {
+    eventually_async("it is so", || async {
         let seen = reconciled.versions.lock().unwrap();
         wanted.iter().all(|(name, version)| seen.get(name) == Some(version))
     })
@@ -370,7 +357,7 @@ fn soak_kube_reflector_at_1000_events_per_second() {
         for follower in &followers {
             agree(follower, &client).await;
             // Each change is seen once, and the last ones may still be on their way.
-            wait(|| async { follower.counts.read().2 >= made }).await;
+            eventually_async("it is so", || async { follower.counts.read().2 >= made }).await;
             let (lists, errors, changes) = follower.counts.read();
             println!("{}: {lists} lists, {errors} errors, {changes} events", follower.way);
             assert_eq!((lists, errors, changes), (1, 0, made), "{}: lists, errors, changes", follower.way);

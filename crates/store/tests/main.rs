@@ -30,7 +30,6 @@ mod engine_basics;
 mod engine_encryption;
 mod engine_faults;
 mod engine_properties;
-mod faulty;
 mod folder;
 mod full_disk;
 mod gateway_api_cases;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use fixtures::eventually_async;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use ipnet::IpNet;
@@ -126,13 +127,11 @@ impl World {
 
     /// Waits until a path is gone.
     pub async fn wait_gone(&self, path: &str) {
-        for _ in 0..2_400 {
-            if self.get(path).await.0 == 404 {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
-        panic!("{path} is still there: {:#}", self.get(path).await.1);
+        eventually_async(&format!("the end of {path}"), async || match self.get(path).await {
+            (404, _) => Ok(()),
+            (_, object) => Err(object),
+        })
+        .await;
     }
 }
 

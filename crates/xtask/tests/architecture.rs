@@ -56,6 +56,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "cluster",
             "controller",
             "dataplane",
+            "fixtures",
             "insight",
             "mesh",
             "model",
@@ -66,6 +67,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("toolbox", &[]),
+    ("fixtures", &["model", "store"]),
     ("xtask", &["toolbox"]),
     ("dist", &["toolbox"]),
 ];

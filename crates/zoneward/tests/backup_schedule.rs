@@ -6,20 +6,13 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use fixtures::eventually;
 use serde_json::json;
 use started::{Up, folder};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
-
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
 
 fn free_port() -> u16 {
     toolbox::ports::free_port().port()
@@ -81,13 +74,13 @@ fn backups_come_by_the_clock_rotate_and_are_restored_on_another_machine() {
     let up = start(&data, &to, port, "1s");
     let object = json!({"metadata": {"name": "kept"}, "data": {"number": "1"}});
     up.post(CONFIG_MAPS, &object);
-    until("the first backup", || !backups(&to).is_empty());
+    eventually("the first backup", || !backups(&to).is_empty());
     let first = backups(&to)[0].clone();
-    until("it was rotated away", || !backups(&to).contains(&first) && backups(&to).len() == 2);
+    eventually("it was rotated away", || !backups(&to).contains(&first) && backups(&to).len() == 2);
     assert!(backups(&to).len() <= 3, "two, and one that is about to go");
     assert!(to.join("monday.backup").exists(), "other files are left alone");
     assert!(!to.join("zoneward-19990101T000000Z.backup.partial").exists(), "leftovers are removed");
-    until("backups are counted", || metric(port, "zoneward_backups_total") >= 3.0);
+    eventually("backups are counted", || metric(port, "zoneward_backups_total") >= 3.0);
     assert!(metric(port, "zoneward_backup_last_success_timestamp_seconds") > 1.7e9);
     assert!(metric(port, "zoneward_backup_size_bytes") > 0.0);
     assert_eq!(metric(port, "zoneward_backup_failures_total"), 0.0);
@@ -142,10 +135,10 @@ fn a_failure_is_an_event_and_a_metric_and_the_next_backup_succeeds() {
     let (data, port): (PathBuf, u16) = (folder("backups-failing"), free_port());
     let to = folder("backups-gone");
     let up = start(&data, &to, port, "1s");
-    until("the first backup", || !backups(&to).is_empty());
+    eventually("the first backup", || !backups(&to).is_empty());
     std::fs::remove_dir_all(&to).unwrap();
     std::fs::write(&to, "a file in its place").unwrap();
-    until("the failures are counted", || metric(port, "zoneward_backup_failures_total") >= 3.0);
+    eventually("the failures are counted", || metric(port, "zoneward_backup_failures_total") >= 3.0);
     let events = up.ask("GET", "/api/v1/namespaces/default/events", "").json();
     let failed: Vec<_> = events["items"]
         .as_array()
@@ -162,7 +155,7 @@ fn a_failure_is_an_event_and_a_metric_and_the_next_backup_succeeds() {
     assert_eq!(metric(port, "zoneward_backup_last_success_timestamp_seconds"), 0.0, "there is none");
     std::fs::remove_file(&to).unwrap();
     std::fs::create_dir(&to).unwrap();
-    until("a backup again", || !backups(&to).is_empty());
+    eventually("a backup again", || !backups(&to).is_empty());
     drop(up);
     for folder in [&data, &to] {
         std::fs::remove_dir_all(folder).unwrap();

@@ -14,8 +14,9 @@ mod world;
 use std::time::{Duration, Instant};
 
 use controller::ControllerExit;
+use fixtures::{eventually_async, node};
 use serde_json::{Value, json};
-use world::{World, config, eventually, items, node, pod, pod_status, ready, service, slices_path};
+use world::{World, config, items, pod, pod_status, ready, service, slices_path};
 
 /// A cluster of two zones with one Service of four pods, and a controller at work.
 async fn shop(spec: Value) -> World {
@@ -38,7 +39,7 @@ async fn shop(spec: Value) -> World {
 /// Waits until the Service's slices list just these as ready, each once.
 async fn settled(world: &World, pods: &[u8]) -> Vec<Value> {
     let wanted: Vec<String> = pods.iter().map(|i| format!("10.1.0.{i}")).collect();
-    eventually("the slices list the pods", || async {
+    eventually_async("the slices list the pods", || async {
         let slices = world.slices_of("default", "web").await;
         let have = ready(&slices);
         if have == wanted { Ok(slices) } else { Err(format!("{have:?} instead of {wanted:?}")) }
@@ -91,7 +92,7 @@ async fn slices_edited_or_deleted_by_hand_come_back_at_once() {
             }
         }
         let world = &world;
-        eventually("it is as before", || async {
+        eventually_async("it is as before", || async {
             let slices = world.slices_of("default", "web").await;
             let hinted = |e: &Value| e["hints"]["forZones"][0]["name"] == e["zone"];
             let right = slices.len() == 1
@@ -112,7 +113,7 @@ async fn slices_without_a_service_are_removed() {
     let world = shop(json!({})).await;
     world.send("DELETE", "/api/v1/namespaces/default/services/web", &Value::Null).await;
     let world = &world;
-    eventually("no slice is left", || async {
+    eventually_async("no slice is left", || async {
         let left = world.slices_of("default", "web").await.len();
         if left == 0 { Ok(()) } else { Err(format!("{left} are left")) }
     })
@@ -129,7 +130,7 @@ async fn condition(world: &World, kind: &str) -> Value {
 }
 
 async fn expect_condition(world: &World, kind: &str, status: &str, reason: &str) {
-    eventually(&format!("{kind} is {status} {reason}"), || async {
+    eventually_async(&format!("{kind} is {status} {reason}"), || async {
         let found = condition(world, kind).await;
         if found["status"] == status && found["reason"] == reason { Ok(()) } else { Err(found.to_string()) }
     })
@@ -185,7 +186,7 @@ async fn conditions_say_what_was_accepted_programmed_and_honored() {
     world.try_send("PATCH", &format!("{path}/status"), kind, &theirs).await.unwrap();
     world.merge(path, &json!({"spec": {"trafficDistribution": null}})).await;
     let world = &world;
-    eventually("ours are gone", || async {
+    eventually_async("ours are gone", || async {
         let conditions = items(&world.get(path).await["status"]["conditions"]);
         let left: Vec<&Value> = conditions.iter().map(|c| &c["type"]).collect();
         if left == ["example.com/Theirs"] { Ok(()) } else { Err(format!("{left:?}")) }
@@ -205,7 +206,7 @@ async fn an_event_is_said_once_and_not_again_after_a_restart() {
     };
     {
         let world = &world;
-        eventually("the Event comes", || async {
+        eventually_async("the Event comes", || async {
             let said = count(world).await;
             if said == 1 { Ok(()) } else { Err(said.to_string()) }
         })
@@ -227,7 +228,7 @@ async fn a_change_of_the_distribution_is_an_event() {
     let path = "/api/v1/namespaces/default/services/web";
     let said = async |text: &str| {
         let world = &world;
-        eventually(text, || async {
+        eventually_async(text, || async {
             let events = items(&world.get("/api/v1/namespaces/default/events").await["items"]);
             let found = events.iter().any(|e| {
                 e["involvedObject"]["name"] == "web"
@@ -261,7 +262,7 @@ async fn a_node_that_gets_a_zone_or_comes_late_reaches_the_slices() {
         zones.dedup();
         zones
     };
-    eventually("the new zone is on the endpoints", || async {
+    eventually_async("the new zone is on the endpoints", || async {
         let found = zones(&world).await;
         if found == ["za>za", "zc>zc"] { Ok(()) } else { Err(format!("{found:?}")) }
     })
@@ -286,7 +287,7 @@ async fn the_default_of_a_namespace_holds_for_its_services() {
         .merge("/api/v1/namespaces/default", &json!({"metadata": {"annotations": {key: "PreferSameZone"}}}))
         .await;
     let world = &world;
-    eventually("the endpoints get hints", || async {
+    eventually_async("the endpoints get hints", || async {
         let found = hinted(world).await;
         if found == 4 { Ok(()) } else { Err(found.to_string()) }
     })
@@ -307,7 +308,7 @@ async fn beside_another_controller_slices_are_our_own_and_its_are_left_alone() {
         items(&world.get(&path).await["items"])
     };
     let shared = &world;
-    let found = eventually("ours stand beside", || async {
+    let found = eventually_async("ours stand beside", || async {
         let found = ours(shared).await;
         if ready(&found).len() == 4 { Ok(found) } else { Err(format!("{found:?}")) }
     })
@@ -318,7 +319,7 @@ async fn beside_another_controller_slices_are_our_own_and_its_are_left_alone() {
     // Alone again: ours beside go, the others are taken back as they are.
     world.start(config());
     let shared = &world;
-    eventually("none stands beside", || async {
+    eventually_async("none stands beside", || async {
         let left = ours(shared).await.len();
         if left == 0 { Ok(()) } else { Err(left.to_string()) }
     })
@@ -333,7 +334,7 @@ async fn a_bad_object_is_said_and_the_rest_goes_on() {
         "spec": {"selector": {"app": "web"}, "ports": [{"name": "x", "port": 80, "targetPort": "nothing"}]}});
     world.put(&named).await;
     let world = &world;
-    eventually("the Event names the port", || async {
+    eventually_async("the Event names the port", || async {
         let events = items(&world.get("/api/v1/namespaces/default/events").await["items"]);
         let said =
             events.iter().any(|e| e["reason"] == "PortNotFound" && e["involvedObject"]["name"] == "named");
@@ -350,7 +351,7 @@ async fn metrics_have_the_names_that_dashboards_know() {
     world.metrics.register(&mut registry);
     let world = &world;
     let registry = &registry;
-    eventually("the metrics count the Service", || async {
+    eventually_async("the metrics count the Service", || async {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
         let lines = [

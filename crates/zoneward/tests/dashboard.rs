@@ -8,9 +8,9 @@ mod world;
 
 use crate::started;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use browser::Browser;
+use fixtures::eventually;
 use serde_json::json;
 use world::World;
 
@@ -29,16 +29,12 @@ const LIVE: &str = "document.getElementById('live').textContent === 'live'";
 /// A world whose Services are all evaluated.
 fn evaluated(allow_apply: bool) -> World {
     let world = World::start(allow_apply);
-    let start = Instant::now();
-    loop {
+    eventually("all Services are evaluated", || {
         let answer = requests::get(world.address, "/api/status");
         // The Service of the API itself has no endpoints.
-        if answer.contains("\"name\":\"web-v2\"") && answer.matches("\"planned\":null").count() == 1 {
-            return world;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "not evaluated");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        answer.contains("\"name\":\"web-v2\"") && answer.matches("\"planned\":null").count() == 1
+    });
+    world
 }
 
 /// Where pictures go: for the documentation, or to look at.

@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use fixtures::eventually;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -75,11 +75,7 @@ impl Kept {
         self.child.wait().expect("the demo ends");
         for process in ["pid", "api"] {
             let path = format!("/proc/{}", places[process].as_u64().expect("a process"));
-            let until = Instant::now() + Duration::from_secs(20);
-            while Path::new(&path).exists() {
-                assert!(Instant::now() < until, "{process} was left behind");
-                std::thread::sleep(Duration::from_millis(50));
-            }
+            eventually(&format!("the end of {process}"), || !Path::new(&path).exists());
         }
         std::fs::remove_dir_all(&self.folder).expect("its folder stays where it was named");
     }

@@ -6,8 +6,8 @@ use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 use started::Up;
 
@@ -110,14 +110,6 @@ fn set_nameservers(text: &str) {
     fs::write("/etc/resolv.conf", text).unwrap();
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 /// A nameserver that gives every name the address 192.0.2.80.
 fn start_upstream() {
     let socket = UdpSocket::bind((UPSTREAM, 53)).unwrap();
@@ -196,17 +188,17 @@ fn dig_and_getaddrinfo_find_services_through_dns_and_through_systemd_resolved() 
     let (mut up, _) = Up::start_logged_with(&data, &flags);
     let ips = put_objects(&up);
     let web = "web.default.svc.cluster.local";
-    until("the address of web", || short(web, "A") == [ips[0].as_str()]);
+    eventually("the address of web", || short(web, "A") == [ips[0].as_str()]);
     check_records(&ips);
     check_forwarding();
     check_topology(&data);
     check_sizes();
     check_getaddrinfo("web", &ips[0]);
 
-    until("the file", || Path::new(DROP_IN).exists());
+    eventually("the file", || Path::new(DROP_IN).exists());
     let text = fs::read_to_string(DROP_IN).unwrap();
     assert!(text.contains(&format!("\nDNS={DNS}\nDomains=~cluster.local ~96.10.in-addr.arpa")), "{text}");
-    until("systemd-resolved", || dig(STUB, &["+short", web, "A"]) == [ips[0].as_str()]);
+    eventually("systemd-resolved", || dig(STUB, &["+short", web, "A"]) == [ips[0].as_str()]);
     assert_eq!(dig(STUB, &["+short", "-x", &ips[0]]), [format!("{web}.")]);
     set_nameservers(&format!("nameserver {STUB}\n{search}"));
     check_getaddrinfo("web", &ips[0]);
@@ -224,7 +216,7 @@ fn dig_and_getaddrinfo_find_services_through_dns_and_through_systemd_resolved() 
     let (mut again, _) = Up::start_logged_with(&data, &flags);
     // With its `systemctl`, which would go on alone.
     let log = || fs::read_to_string(data.join("log")).unwrap();
-    until("the resolver", || log().contains("systemd-resolved configured"));
+    eventually("the resolver", || log().contains("systemd-resolved configured"));
     assert!(Path::new(DROP_IN).exists());
     again.signal("-KILL");
     let zoneward = env!("CARGO_BIN_EXE_zoneward");

@@ -3,8 +3,9 @@
 use crate::shop;
 use crate::started;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 use shop::{cluster, lease, patch, report_traffic};
 use started::Up;
@@ -24,14 +25,6 @@ fn zoneward(up: &Up, words: &[&str]) -> Output {
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
 }
 
 /// The drain of the slices of shop/cart.
@@ -54,7 +47,7 @@ fn drains(up: &Up) -> Vec<Value> {
 #[test]
 fn a_zone_is_drained_in_steps_and_returns_with_undrain() {
     let up = cluster("drain-moves");
-    until("slices", || up.ask("GET", SLICES, "").body.contains("10.244.0.10"));
+    eventually("slices", || up.ask("GET", SLICES, "").body.contains("10.244.0.10"));
     let check = zoneward(&up, &["drain-zone", "zone-a", "--dry-run"]);
     assert_eq!(check.status.code(), Some(0), "{}", text(&check));
     for expected in ["shop/cart", "MovesUnproved", "would be accepted", "--dry-run"] {
@@ -68,7 +61,7 @@ fn a_zone_is_drained_in_steps_and_returns_with_undrain() {
         "{}",
         text(&drained)
     );
-    until("the slices", || drain_annotation(&up).is_some_and(|text| text.starts_with("zone-a=100%@")));
+    eventually("the slices", || drain_annotation(&up).is_some_and(|text| text.starts_with("zone-a=100%@")));
     let why = zoneward(&up, &["trace", "select", "cart", "-n", "shop", "--node", "zone-a-0"]);
     assert!(
         text(&why).contains("100 % of the traffic avoids the endpoints of a zone that is drained"),
@@ -81,7 +74,7 @@ fn a_zone_is_drained_in_steps_and_returns_with_undrain() {
     assert!(text(&again).contains("`zoneward undrain-zone zone-a` ends it"), "{}", text(&again));
     let ended = zoneward(&up, &["undrain-zone", "zone-a"]);
     assert!(ended.status.success(), "{}", text(&ended));
-    until("the slices without it", || drain_annotation(&up).is_none());
+    eventually("the slices without it", || drain_annotation(&up).is_none());
     let nothing = zoneward(&up, &["undrain-zone", "zone-a"]);
     assert!(text(&nothing).contains("no ZoneDrain is of zone \"zone-a\""), "{}", text(&nothing));
     std::fs::remove_dir_all(&up.data).unwrap();
@@ -93,7 +86,7 @@ fn a_drain_is_refused_where_no_other_zone_can_take_it() {
     for pod in ["zone-b-0", "zone-b-1", "zone-c-0", "zone-c-1"] {
         delete_pod(&up, pod);
     }
-    until("slices of one zone", || {
+    eventually("slices of one zone", || {
         let body = up.ask("GET", SLICES, "").body;
         body.contains("10.244.0.10") && !body.contains("10.244.1.10")
     });
@@ -114,7 +107,7 @@ fn progress_is_what_nodes_have_counted() {
     shop::nodes().for_each(|(node, _)| lease(&up, &node, "1", ""));
     let annotations = json!({"zoneward.dev/traffic-distribution": "Spill"});
     patch(&up, "/api/v1/namespaces/shop/services/cart", &json!({"metadata": {"annotations": annotations}}));
-    until("Spill", || up.ask("GET", SLICES, "").body.contains("zoneward.dev/demand"));
+    eventually("Spill", || up.ask("GET", SLICES, "").body.contains("zoneward.dev/demand"));
     for sequence in 1..=2 {
         report_traffic(&up, sequence, [100, 100, 100]);
         std::thread::sleep(Duration::from_secs(1));
@@ -138,23 +131,23 @@ fn progress_is_what_nodes_have_counted() {
 #[test]
 fn a_rehearsal_moves_a_small_share_and_reports_what_a_drain_would_break() {
     let up = cluster("drain-rehearsed");
-    until("slices", || up.ask("GET", SLICES, "").body.contains("10.244.0.10"));
+    eventually("slices", || up.ask("GET", SLICES, "").body.contains("10.244.0.10"));
     let rehearse = ["drain-zone", "zone-a", "--rehearse", "--over", "1s"];
     let child = command(&up, &rehearse).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    until("a small share", || drain_annotation(&up).is_some_and(|text| text.starts_with("zone-a=10%@")));
+    eventually("a small share", || drain_annotation(&up).is_some_and(|text| text.starts_with("zone-a=10%@")));
     let rehearsed = child.wait_with_output().unwrap();
     assert!(rehearsed.status.success(), "{}", text(&rehearsed));
     for expected in [" 10 % moved", "shop/cart", "MovesUnproved", "A drain of zone zone-a would be accepted."]
     {
         assert!(text(&rehearsed).contains(expected), "{expected}:\n{}", text(&rehearsed));
     }
-    until("the slices without it", || drains(&up).is_empty() && drain_annotation(&up).is_none());
+    eventually("the slices without it", || drains(&up).is_empty() && drain_annotation(&up).is_none());
 
     // Without endpoints elsewhere not even a small share can move.
     for pod in ["zone-b-0", "zone-b-1", "zone-c-0", "zone-c-1"] {
         delete_pod(&up, pod);
     }
-    until("slices of one zone", || !up.ask("GET", SLICES, "").body.contains("10.244.1.10"));
+    eventually("slices of one zone", || !up.ask("GET", SLICES, "").body.contains("10.244.1.10"));
     let refused = zoneward(&up, &rehearse);
     assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
     assert!(text(&refused).contains("Nothing was moved away from zone zone-a."), "{}", text(&refused));
@@ -164,13 +157,13 @@ fn a_rehearsal_moves_a_small_share_and_reports_what_a_drain_would_break() {
 #[test]
 fn an_interrupted_drain_is_ended() {
     let up = cluster("drain-aborted");
-    until("slices", || up.ask("GET", SLICES, "").body.contains("10.244.0.10"));
+    eventually("slices", || up.ask("GET", SLICES, "").body.contains("10.244.0.10"));
     let mut drain = command(&up, &["drain-zone", "zone-a", "--over", "10m"]);
     let drain = drain.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    until("the first step", || drain_annotation(&up).is_some());
+    eventually("the first step", || drain_annotation(&up).is_some());
     assert!(Command::new("kill").args(["-INT", &drain.id().to_string()]).status().unwrap().success());
     let aborted = drain.wait_with_output().unwrap();
     assert!(text(&aborted).contains("aborted: the drain of zone zone-a was deleted"), "{}", text(&aborted));
-    until("the slices without it", || drains(&up).is_empty() && drain_annotation(&up).is_none());
+    eventually("the slices without it", || drains(&up).is_empty() && drain_annotation(&up).is_none());
     std::fs::remove_dir_all(&up.data).unwrap();
 }

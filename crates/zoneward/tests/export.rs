@@ -4,8 +4,8 @@ use crate::started;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 use started::{Up, folder};
 
@@ -46,14 +46,6 @@ fn zoneward(up: &Up, words: &[&str]) -> Output {
 
 fn export(up: &Up, more: &[&str]) -> String {
     text(&zoneward(up, &[&["export"][..], more].concat()).stdout)
-}
-
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Strings that YAML 1.1 would take for something else.
@@ -173,7 +165,7 @@ fn http(up: &Up) -> Vec<Value> {
 fn exported_manifests_make_the_same_cluster_by_both_kinds_of_apply() {
     let source = Up::start(&folder("export-source"), &["--no-mesh"]);
     fill(&source);
-    until("hints and the pod's slice", || {
+    eventually("hints and the pod's slice", || {
         let slices = source.ask("GET", "/apis/discovery.k8s.io/v1/endpointslices", "").body;
         slices.contains("forZones") && slices.contains("cart-")
     });
@@ -238,7 +230,7 @@ fn exported_manifests_make_the_same_cluster_by_both_kinds_of_apply() {
         assert!(select(&source).as_array().unwrap().len() > 5);
         assert_eq!(without_pods(select(&target)), without_pods(select(&source)), "{name}");
         assert_eq!(http(&target), http(&source), "{name}");
-        until("the export of the target is that of the source", || {
+        eventually("the export of the target is that of the source", || {
             export(&target, &["--include-secrets"]) == manifests
         });
         std::fs::remove_dir_all(&target.data).unwrap();

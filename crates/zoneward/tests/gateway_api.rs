@@ -6,14 +6,13 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
+use fixtures::{TestCertificate, eventually};
 use serde_json::Value;
 use started::{Up, folder};
 
 /// Set in the process that has its own network.
 const INSIDE: &str = "ZONEWARD_GATEWAY_API_TEST";
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs this test again in user and network namespaces, where an address on the loopback device stands for a pod's.
 fn inside(test: &str, run: impl FnOnce()) {
@@ -103,28 +102,17 @@ fn curl(words: &[&str]) -> String {
 }
 
 fn until<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, found: impl Fn() -> T) {
-    let end = Instant::now() + LIMIT;
-    loop {
+    eventually(what, || {
         let now = found();
-        if now == *wanted {
-            return;
-        }
-        assert!(Instant::now() < end, "{what}: {now:?}, not {wanted:?}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        if now == *wanted { Ok(()) } else { Err(format!("{now:?}, not {wanted:?}")) }
+    });
 }
 
 /// A certificate for a name as a Secret; its PEM is written to a file.
 fn secret(name: &str, host: &str, file: &Path) -> String {
-    let key = rcgen::KeyPair::generate().unwrap();
-    let made = rcgen::CertificateParams::new(vec![host.to_owned()]).unwrap().self_signed(&key).unwrap();
-    fs::write(file, made.pem()).unwrap();
-    let indent = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
-    format!(
-        "apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {{name: {name}}}\nstringData:\n  tls.crt: |\n{}  tls.key: |\n{}",
-        indent(&made.pem()),
-        indent(&key.serialize_pem())
-    )
+    let made = TestCertificate::of(host);
+    fs::write(file, &made.chain).unwrap();
+    made.secret(name).to_string()
 }
 
 const BACKENDS: &str = r"

@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use fixtures::eventually;
 use namespace::run;
 use serde_json::Value;
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 const METRICS: &str = "127.0.0.1:10270";
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The test that starts processes.
 const KILLED: &str = "health_checks::traffic_leaves_a_killed_process_and_returns";
@@ -64,14 +64,6 @@ impl Drop for Process {
     }
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 fn add_address(ip: &str) {
     run("ip", &["address", "replace", &format!("{ip}/32"), "dev", "lo"]);
 }
@@ -100,7 +92,7 @@ impl Machine {
             .spawn()
             .unwrap();
         let machine = Self { child, data: data.to_owned() };
-        until("the API", || {
+        eventually("the API", || {
             machine.data.join("kubeconfig").exists() && http(METRICS, "/readyz").contains(" 200 ")
         });
         machine
@@ -209,35 +201,35 @@ fn traffic_leaves_a_killed_process_and_returns() {
     let words =
         ["--to", "10.50.0.1:8080", "--to", "10.50.0.2:8080", "--check", "tcp", "--check-failures", "2"];
     machine.expose(&words);
-    until("the first is ready", || machine.ready() == ["10.50.0.1"]);
+    eventually("the first is ready", || machine.ready() == ["10.50.0.1"]);
     let reason = "TCP 10.50.0.2:8080: connection refused";
-    until("the reason is written", || {
+    eventually("the reason is written", || {
         machine.slice()["metadata"]["annotations"]["zoneward.dev/not-ready"]
             .as_str()
             .is_some_and(|text| text.contains(reason))
     });
     let address = machine.cluster_ip();
-    until("only the first gets traffic", || answers(&address) == set(&["first"]));
+    eventually("only the first gets traffic", || answers(&address) == set(&["first"]));
     let status = machine.status();
     assert!(status.contains("default/web  tcp      1/2"), "{status}");
     assert!(status.replace('\n', " ").contains("connection refused"), "{status}");
 
     let mut second = Process::start("second", "10.50.0.2:8080");
-    until("both get traffic", || answers(&address) == set(&["first", "second"]));
+    eventually("both get traffic", || answers(&address) == set(&["first", "second"]));
     assert_eq!(machine.slice()["metadata"]["annotations"]["zoneward.dev/not-ready"], Value::Null);
     // The same flags again write nothing, and nothing is written while nothing changes.
     let version = machine.slice()["metadata"]["resourceVersion"].clone();
     machine.expose(&words);
     let checks = metric("zoneward_health_checks_total{check=\"tcp\",result=\"success\"}");
-    until("more checks", || {
+    eventually("more checks", || {
         metric("zoneward_health_checks_total{check=\"tcp\",result=\"success\"}") >= checks + 4
     });
     assert_eq!(machine.slice()["metadata"]["resourceVersion"], version, "no write when nothing changed");
 
     second.kill();
-    until("traffic leaves the killed one", || answers(&address) == set(&["first"]));
+    eventually("traffic leaves the killed one", || answers(&address) == set(&["first"]));
     let _second = Process::start("second", "10.50.0.2:8080");
-    until("and returns", || answers(&address) == set(&["first", "second"]));
+    eventually("and returns", || answers(&address) == set(&["first", "second"]));
 
     // A restart of the checks disturbs nothing.
     machine.child.kill().unwrap();
@@ -276,9 +268,9 @@ fn a_hanging_process_is_not_ready_and_says_why() {
         }
     });
     machine.expose(&["--to", "10.50.0.1:8080", "--check", "http:/healthz", "--check-failures", "2"]);
-    until("it is ready", || machine.ready().len() == 1);
+    eventually("it is ready", || machine.ready().len() == 1);
     hangs.store(true, Ordering::SeqCst);
-    until("it is not ready", || machine.ready().is_empty());
+    eventually("it is not ready", || machine.ready().is_empty());
     let status = machine.status();
     assert!(status.contains("http:/healthz") && status.contains("0/1"), "{status}");
     let words = status.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -286,7 +278,7 @@ fn a_hanging_process_is_not_ready_and_says_why() {
         "default/web 10.50.0.1:8080 is not ready: GET http://10.50.0.1:8080/healthz: no answer within 1s";
     assert!(words.contains(why), "{status}");
     hangs.store(false, Ordering::SeqCst);
-    until("it is ready again", || machine.ready().len() == 1);
+    eventually("it is ready again", || machine.ready().len() == 1);
 }
 
 /// Whether the peer has not closed yet. Reads what it sent.
@@ -325,14 +317,14 @@ fn many_checks_are_bounded_and_written_once() {
     targets.iter().for_each(|target| words.extend(["--to", target]));
     machine.expose(&words);
     let failures = "zoneward_health_checks_total{check=\"http\",result=\"failure\"}";
-    until("each was checked", || metric(failures) >= 300);
+    eventually("each was checked", || metric(failures) >= 300);
     let reasons = || {
         let slice = machine.slice();
         let text = slice["metadata"]["annotations"]["zoneward.dev/not-ready"].as_str().unwrap().to_owned();
         let reasons: std::collections::BTreeMap<String, String> = serde_json::from_str(&text).unwrap();
         reasons.values().filter(|reason| reason.contains("no answer within 1s")).count()
     };
-    until("each has its reason", || reasons() == 300);
+    eventually("each has its reason", || reasons() == 300);
     assert!(most.load(Ordering::SeqCst) <= 64, "{most:?} at once");
     assert!(most.load(Ordering::SeqCst) > 32, "{most:?}: they are concurrent");
     assert!(metric("zoneward_health_checks_overdue") > 0, "what waits is shown");

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dice::{Dice, seed};
+use fixtures::eventually_async;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
@@ -131,12 +132,7 @@ async fn one_life(history: &Shared, data: &Path, round: u64, dice: &mut Dice) {
 
 /// Waits for a write of this life.
 async fn until_acknowledged(history: &Shared, before: usize) {
-    let acknowledged = async {
-        while history.lock().unwrap().puts.len() == before {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), acknowledged).await.expect("writes are acknowledged");
+    eventually_async("an acknowledged write", async || history.lock().unwrap().puts.len() != before).await;
 }
 
 /// Whether there is something to compare.

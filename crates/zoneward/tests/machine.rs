@@ -4,16 +4,14 @@ mod process;
 
 use std::time::{Duration, Instant};
 
-use process::{Machine, folder, until};
+use fixtures::eventually;
+use process::{Machine, folder};
 use serde_json::{Value, json};
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 
 fn pod(name: &str, ip: &str) -> Value {
-    json!({"metadata": {"name": name, "labels": {"app": "web"}},
-        "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]},
-        "status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
-            "conditions": [{"type": "Ready", "status": "True"}]}})
+    fixtures::pod("default", name, "web", "n1", &[ip])
 }
 
 fn service() -> Value {
@@ -22,9 +20,7 @@ fn service() -> Value {
 }
 
 fn put_web(machine: &Machine) {
-    let node = json!({"metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "a"}},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-    machine.post("/api/v1/nodes", &node);
+    machine.post("/api/v1/nodes", &fixtures::node("n1", "a"));
     machine.post_pod(&pod("p1", "10.1.0.1"));
     machine.post("/api/v1/namespaces/default/services", &service());
 }
@@ -43,12 +39,12 @@ fn addresses(machine: &Machine, service: &str) -> Vec<String> {
 fn up_writes_slices_and_goes_on_after_a_kill() {
     let mut machine = Machine::up(&folder("slices"), &[]);
     put_web(&machine);
-    until("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
+    eventually("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
     machine.kill();
     let mut machine = machine.again(&[]);
     let began = Instant::now();
     machine.post_pod(&pod("p2", "10.1.0.2"));
-    until("the second pod", || addresses(&machine, "web") == ["10.1.0.1", "10.1.0.2"]);
+    eventually("the second pod", || addresses(&machine, "web") == ["10.1.0.1", "10.1.0.2"]);
     // The Lease of the killed process is not waited for: it has the same name.
     assert!(began.elapsed() < Duration::from_secs(14), "{:?}", began.elapsed());
     let cidr = machine.read("/apis/networking.k8s.io/v1/servicecidrs/kubernetes");
@@ -110,15 +106,15 @@ fn of_two_controllers_one_leads_and_the_other_takes_over() {
         "--bind-address=127.0.0.1:0",
     ];
     let mut first = machine.controller(&quick);
-    until("the first leads", || machine.holder().is_some_and(|holder| !holder.is_empty()));
+    eventually("the first leads", || machine.holder().is_some_and(|holder| !holder.is_empty()));
     let leader = machine.holder();
     let mut second = machine.controller(&quick);
     put_web(&machine);
-    until("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
+    eventually("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
     assert_eq!(machine.holder(), leader);
     first.kill();
     machine.post_pod(&pod("p2", "10.1.0.2"));
-    until("the second leads and writes", || addresses(&machine, "web") == ["10.1.0.1", "10.1.0.2"]);
+    eventually("the second leads and writes", || addresses(&machine, "web") == ["10.1.0.1", "10.1.0.2"]);
     assert_ne!(machine.holder(), leader);
     assert_eq!(second.stop(), Some(0), "it stops cleanly");
     assert_eq!(machine.holder().as_deref(), Some(""), "and hands over");
@@ -131,8 +127,8 @@ fn a_controller_says_that_it_is_ready_and_shows_its_metrics() {
     let mut machine = Machine::up(&folder("health"), &["--no-controllers"]);
     let mut controller = machine.controller(&["--bind-address=127.0.0.1:0", "--log-format=json"]);
     let address = controller.served_at();
-    until("it is ready", || process::http(&address, "/readyz").starts_with("HTTP/1.1 200"));
-    until("it leads", || {
+    eventually("it is ready", || process::http(&address, "/readyz").starts_with("HTTP/1.1 200"));
+    eventually("it leads", || {
         process::http(&address, "/metrics")
             .contains("leader_election_master_status{name=\"zoneward-controller\"} 1")
     });
@@ -163,11 +159,11 @@ fn beside_kubernetes_own_controller_it_stops_and_says_both_ways_out() {
     let mut machine = Machine::up(&folder("rival"), &["--no-controllers"]);
     put_web(&machine);
     let first = machine.controller(&["--bind-address=127.0.0.1:0"]);
-    until("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
+    eventually("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
     let hinted = |machine: &Machine| !machine.read(&web_slice(machine))["endpoints"][0]["hints"].is_null();
     // Whoever edits by hand is no rival.
     machine.merge_as("kubectl-edit", &web_slice(&machine), &json!({"endpoints": []}));
-    until("it comes back", || addresses(&machine, "web") == ["10.1.0.1"] && hinted(&machine));
+    eventually("it comes back", || addresses(&machine, "web") == ["10.1.0.1"] && hinted(&machine));
     undo_hints(&machine);
     let (code, said) = first.ended();
     assert_eq!(code, Some(1), "{said}");
@@ -185,7 +181,7 @@ fn beside_kubernetes_own_controller_it_stops_and_says_both_ways_out() {
         let list = machine.read(&format!("{SLICES}?labelSelector=zoneward.dev/service-name%3Dweb"));
         list["items"].as_array().is_some_and(|items| items.len() == 1)
     };
-    until("a slice of our own beside", ours);
+    eventually("a slice of our own beside", ours);
     machine.merge_as(
         "kube-controller-manager",
         &web_slice(&machine),
@@ -194,7 +190,7 @@ fn beside_kubernetes_own_controller_it_stops_and_says_both_ways_out() {
     std::thread::sleep(Duration::from_millis(500));
     assert!(second.lives() && ours(), "with --coexist it goes on");
     machine.post_pod(&pod("p2", "10.1.0.2"));
-    until("it writes on", || {
+    eventually("it writes on", || {
         let list = machine.read(&format!("{SLICES}?labelSelector=zoneward.dev/service-name%3Dweb"));
         list["items"][0]["endpoints"].as_array().is_some_and(|endpoints| endpoints.len() == 2)
     });
@@ -202,7 +198,7 @@ fn beside_kubernetes_own_controller_it_stops_and_says_both_ways_out() {
     assert_eq!(second.stop(), Some(0));
 
     let mut third = machine.controller(&["--bind-address=127.0.0.1:0"]);
-    until("it takes the slices over", || addresses(&machine, "web") == ["10.1.0.1", "10.1.0.2"]);
+    eventually("it takes the slices over", || addresses(&machine, "web") == ["10.1.0.1", "10.1.0.2"]);
     assert_eq!(third.stop(), Some(0));
     assert_eq!(machine.stop(), Some(0));
     machine.remove();
@@ -212,9 +208,9 @@ fn beside_kubernetes_own_controller_it_stops_and_says_both_ways_out() {
 fn up_says_that_it_is_not_ready_when_another_controller_writes_its_slices() {
     let mut machine = Machine::up(&folder("rival-up"), &[]);
     put_web(&machine);
-    until("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
+    eventually("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
     undo_hints(&machine);
-    until("it is not ready", || {
+    eventually("it is not ready", || {
         let answer = process::http(&machine.served_at, "/readyz");
         answer.contains("[-]endpointslices failed")
             && answer.contains("--controllers=*,-endpointslice-controller")
@@ -228,8 +224,8 @@ fn up_shows_the_health_and_metrics_of_its_api_and_its_controllers() {
     let mut machine = Machine::up(&folder("oversight"), &[]);
     let ask = |path: &str| process::http(&machine.served_at, path);
     put_web(&machine);
-    until("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
-    until("it is ready", || ask("/readyz").starts_with("HTTP/1.1 200"));
+    eventually("the slice", || addresses(&machine, "web") == ["10.1.0.1"]);
+    eventually("it is ready", || ask("/readyz").starts_with("HTTP/1.1 200"));
     let checks = ask("/readyz?verbose");
     assert!(checks.contains("[+]api ok") && checks.contains("[+]endpointslices ok"), "{checks}");
     assert!(ask("/healthz").starts_with("HTTP/1.1 200") && ask("/livez").starts_with("HTTP/1.1 200"));
@@ -240,7 +236,7 @@ fn up_shows_the_health_and_metrics_of_its_api_and_its_controllers() {
         "zoneward_api_watchers ",
     ];
     for line in lines {
-        until(line, || ask("/metrics").contains(line));
+        eventually(line, || ask("/metrics").contains(line));
     }
     assert_eq!(machine.stop(), Some(0));
     machine.remove();
@@ -271,19 +267,19 @@ fn the_node_proxy_is_a_child_that_comes_back_alone() {
         let items = list["items"].as_array().cloned().unwrap_or_default();
         items.iter().any(|l| l["metadata"]["labels"]["zoneward.dev/component"] == "node-proxy")
     };
-    until("the node proxy reports", lease);
+    eventually("the node proxy reports", lease);
     let first = machine.children();
     assert_eq!(first.len(), 1, "{first:?}");
     process::signal("-KILL", first[0]);
-    until("another one is there", || {
+    eventually("another one is there", || {
         let now = machine.children();
         now.len() == 1 && now != first
     });
     let second = machine.children()[0];
     machine.kill();
-    until("it ends with its parent", || !process::lives(second));
+    eventually("it ends with its parent", || !process::lives(second));
     let mut machine = Machine::up_in_namespace(&data);
-    until("a child", || machine.children().len() == 1);
+    eventually("a child", || machine.children().len() == 1);
     let third = machine.children()[0];
     assert_eq!(machine.stop(), Some(0));
     assert!(!process::lives(third), "it is stopped before us");

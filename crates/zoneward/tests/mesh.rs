@@ -4,6 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fixtures::{TestCertificate, eventually_async};
 use http::Request;
 use kube::Client;
 use mesh::route_status;
@@ -49,17 +50,13 @@ async fn read(client: &Client, path: &str) -> Value {
 
 async fn condition(client: &Client, name: &str) -> (Value, Value) {
     let path = format!("/apis/zoneward.dev/v1alpha1/namespaces/default/meshhttproutes/{name}");
-    for _ in 0..6_000 {
+    eventually_async("a condition", async || {
         let object = read(client, &path).await;
-        if object["status"]["conditions"][0]["type"] == route_status::ACCEPTED {
-            return (
-                object["status"]["conditions"][0].clone(),
-                object["metadata"]["resourceVersion"].clone(),
-            );
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{name} got no condition");
+        let first = &object["status"]["conditions"][0];
+        let is_told = first["type"] == route_status::ACCEPTED;
+        is_told.then(|| (first.clone(), object["metadata"]["resourceVersion"].clone())).ok_or(object)
+    })
+    .await
 }
 
 #[tokio::test]
@@ -117,13 +114,7 @@ async fn routes_are_told_whether_they_count_and_nothing_is_written_twice() {
     let request = Request::patch(path).header("content-type", "application/json-patch+json");
     let request = request.body(serde_json::to_vec(&change).unwrap()).unwrap();
     client.request::<Value>(request).await.unwrap();
-    for _ in 0..6_000 {
-        if condition(&client, "bad").await.0["status"] == "True" {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert_eq!(condition(&client, "bad").await.0["status"], "True");
+    eventually_async("it is accepted", async || condition(&client, "bad").await.0["status"] == "True").await;
     stop.send_replace(true);
     next.await.unwrap();
 }
@@ -178,17 +169,13 @@ async fn post(client: &Client, path: &str, object: Value) {
 
 /// Waits until a condition of an object has this status and reason.
 async fn until(client: &Client, path: &str, name: &str, status: &str, reason: &str) -> Value {
-    let mut last = Value::Null;
-    for _ in 0..6_000 {
-        last = read(client, path).await;
-        let conditions = last["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let is_so = |c: &&Value| c["type"] == name && c["status"] == status && c["reason"] == reason;
-        if let Some(found) = conditions.iter().find(is_so) {
-            return found.clone();
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{path} never said {name} {status} {reason}: {}", last["status"]);
+    eventually_async(&format!("{path}: {name} {status} {reason}"), async || {
+        let found = read(client, path).await["status"].clone();
+        let conditions = found["conditions"].as_array().cloned().unwrap_or_default();
+        let is_so = |c: &Value| c["type"] == name && c["status"] == status && c["reason"] == reason;
+        conditions.into_iter().find(is_so).ok_or(found)
+    })
+    .await
 }
 
 #[tokio::test]
@@ -221,9 +208,7 @@ async fn a_missing_secret_or_service_is_told_in_the_status_and_as_an_event_until
     post(&client, "/api/v1/namespaces/default/services", service).await;
     until(&client, &routes, "ResolvedRefs", "True", "ResolvedRefs").await;
     until(&client, &routes, "Programmed", "True", "Programmed").await;
-    let signed = rcgen::generate_simple_self_signed(["shop.example.com".to_owned()]).unwrap();
-    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "cert"}, "type": "kubernetes.io/tls",
-        "stringData": {"tls.crt": signed.cert.pem(), "tls.key": signed.signing_key.serialize_pem()}});
+    let secret = TestCertificate::of("shop.example.com").secret("cert");
     post(&client, "/api/v1/namespaces/default/secrets", secret).await;
     until(&client, &edge, "ResolvedRefs", "True", "ResolvedRefs").await;
     until(&client, &edge, "Programmed", "True", "Programmed").await;

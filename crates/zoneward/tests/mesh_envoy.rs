@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fixtures::eventually;
 use http::{Echo, Log, request};
 use process::Envoy;
 use rcgen::{
@@ -76,11 +77,10 @@ impl Control {
             .spawn()
             .unwrap();
         let control = Self { child, server, health };
-        let start = Instant::now();
-        while !control.page("/readyz").contains("ok") {
-            assert!(start.elapsed() < Duration::from_secs(60), "{}", control.page("/readyz"));
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        eventually("mesh control", || {
+            let page = control.page("/readyz");
+            if page.contains("ok") { Ok(()) } else { Err(page) }
+        });
         control
     }
 
@@ -319,15 +319,10 @@ fn an_envoy_gets_what_its_certificate_names_and_not_what_it_declares() {
     let hostile = honest.replace("default.gateway.edge.", "default.sidecar.frontend.");
     assert!(hostile != honest && sidecar.contains("default.sidecar.frontend.key"));
     let stranger = Envoy::start(&hostile, "json");
-    let is_refused = || {
+    eventually("the refusal", || {
         let text = std::fs::read_to_string(folder.0.join("control.log")).unwrap_or_default();
         text.contains("Envoy declares a role that its certificate does not have")
-    };
-    let start = Instant::now();
-    while !is_refused() {
-        assert!(start.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    });
     let status: Value = serde_json::from_str(&control.page("/status")).unwrap();
     assert_eq!(status["streams"].as_array().map(Vec::len), Some(0), "{status}");
     assert!(control.page("/metrics").contains("zoneward_xds_resources_sent_total{kind=\"listener\"} 0\n"));

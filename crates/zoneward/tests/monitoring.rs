@@ -10,11 +10,12 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use fixtures::eventually;
 use regex::Regex;
 use serde_json::{Value, json};
 
 use started::ask;
-use world::{Daemon, Folder, get, until};
+use world::{Daemon, Folder, get};
 
 fn monitoring() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/monitoring")
@@ -294,7 +295,7 @@ fn prometheus_answers_every_query() {
         "-",
     ];
     let up = Daemon::start(&folder, "up", &up);
-    until("the API", || get("127.0.0.1:10270", "/readyz"));
+    eventually("the API", || get("127.0.0.1:10270", "/readyz"));
     let gateway = json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway", "metadata": {"name": "edge"},
         "spec": {"listeners": [{"name": "http", "port": 18080, "protocol": "HTTP"}]}});
     let made = ask(
@@ -329,7 +330,7 @@ fn prometheus_answers_every_query() {
     for address in
         ["127.0.0.1:10249", "127.0.0.1:10280", "127.0.0.1:10281", "127.0.0.1:10400", "127.0.0.1:10272"]
     {
-        until(address, || get(address, "/metrics"));
+        eventually(address, || get(address, "/metrics"));
     }
     let prometheus = Prometheus::start(
         &folder,
@@ -342,17 +343,17 @@ fn prometheus_answers_every_query() {
             ("zoneward-mesh-control", "127.0.0.1:10272"),
         ],
     );
-    until("Prometheus", || get(ADDRESS, "/-/ready"));
-    until("all targets", || (prometheus.query("sum(up) == 6").len() == 1).then_some(()));
+    eventually("Prometheus", || get(ADDRESS, "/-/ready"));
+    eventually("all targets", || prometheus.query("sum(up) == 6").len() == 1);
     // Traffic to the Service by the kernel and by the sidecar, until it is counted.
-    until("connections by zone", || {
+    eventually("connections by zone", || {
         for address in [vip.as_str(), "127.0.0.1:18081"] {
             let _ = request(address, "/");
         }
         (prometheus.query(r#"zoneward:service_connections:rate5m{locality="cross-zone"} > 0"#).len() == 1)
             .then_some(())
     });
-    until("the share in zone", || {
+    eventually("the share in zone", || {
         let _ = request(&vip, "/");
         let found = prometheus.query("zoneward:service_in_zone:ratio{service=\"web\"}");
         (!found.is_empty()).then_some(())

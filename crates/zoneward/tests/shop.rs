@@ -37,8 +37,7 @@ pub fn cluster_with(name: &str, flags: &[&str]) -> Up {
                 "spec": {"nodeName": node, "containers": [{"name": "c", "image": "c"}]}});
             up.post("/api/v1/namespaces/shop/pods", &pod);
             let ip = format!("10.244.{at}.{}", number + 10);
-            let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
-                "conditions": [{"type": "Ready", "status": "True"}]}});
+            let status = json!({"status": fixtures::pod_status(&[&ip], true)});
             patch(&up, &format!("/api/v1/namespaces/shop/pods/cart-{node}/status"), &status);
         }
     }

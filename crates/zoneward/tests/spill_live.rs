@@ -34,6 +34,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use client::SentCounts;
+use fixtures::eventually_async;
 use place::{Competitor, Place};
 use process::Envoy;
 use run::{Measurement, SCENARIOS, World};
@@ -155,9 +156,7 @@ async fn shares_in_zone(places: &[Place], bootstrap: &str) -> (f64, f64) {
     }
     let _envoy = Envoy::start(bootstrap, "json");
     let target = format!("127.0.0.1:{}", Competitor::LoadAware.envoy_port());
-    while !client::ask(&target, "").await {
-        sleep(Duration::from_millis(50)).await;
-    }
+    eventually_async("an answer", async || client::ask(&target, "").await).await;
     let (_rate, per_second) = watch::channel(100.0);
     let counts = SentCounts::default();
     tokio::spawn(client::connect(vec![target], "zone-a".to_owned(), per_second, counts));

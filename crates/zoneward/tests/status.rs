@@ -9,6 +9,7 @@ use std::net::TcpStream;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 use shop::{LEASES, cluster, cluster_with, lease, patch, report_traffic};
 use started::{Up, folder};
@@ -28,17 +29,12 @@ fn report(up: &Up, more: &[&str]) -> Value {
 }
 
 /// Asks until the answer is as wanted.
-fn eventually(up: &Up, more: &[&str], wanted: impl Fn(&Value) -> bool) -> Value {
-    let start = Instant::now();
-    loop {
+fn report_when(up: &Up, more: &[&str], wanted: impl Fn(&Value) -> bool) -> Value {
+    eventually("the report", || {
         let output = zoneward(up, &[&["status", "-o", "json"], more].concat());
         let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        if wanted(&value) {
-            return value;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "{}", text(&output));
-        std::thread::sleep(Duration::from_millis(200));
-    }
+        if wanted(&value) { Ok(value) } else { Err(text(&output)) }
+    })
 }
 
 /// Of the dashboard.
@@ -82,7 +78,7 @@ struct Said {
 impl Said {
     /// Once the status is as wanted.
     fn when(up: &Up, wanted: impl Fn(&Value) -> bool) -> Self {
-        let report = eventually(up, &["-n", "shop"], wanted);
+        let report = report_when(up, &["-n", "shop"], wanted);
         let json = |words: &[&str]| -> Value {
             let output = zoneward(up, &[words, &["-n", "shop", "-o", "json"]].concat());
             serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)))
@@ -162,7 +158,7 @@ fn a_feature_gate_of_the_controller_is_that_of_everything_that_explains_or_predi
 fn the_printed_fix_is_run_by_kubectl_and_does_what_was_predicted() {
     let up = cluster("status-fix");
     let cart = |value: &Value| value["services"][0].clone();
-    let before = eventually(&up, &["-n", "shop"], |v| v["services"][0]["inZone"]["planned"].is_f64());
+    let before = report_when(&up, &["-n", "shop"], |v| v["services"][0]["inZone"]["planned"].is_f64());
     let service = cart(&before);
     assert_eq!((&service["namespace"], &service["name"]), (&json!("shop"), &json!("cart")), "{before}");
     assert_eq!(service["mechanism"], "default");
@@ -180,7 +176,7 @@ fn the_printed_fix_is_run_by_kubectl_and_does_what_was_predicted() {
     assert!(run.status.success(), "{words}: {}", text(&run));
 
     let after =
-        eventually(&up, &["-n", "shop"], |v| v["services"][0]["inZone"]["planned"] == effect["inZone"]);
+        report_when(&up, &["-n", "shop"], |v| v["services"][0]["inZone"]["planned"] == effect["inZone"]);
     assert_eq!(cart(&after)["mechanism"], effect["mechanism"], "{after}");
     assert_eq!(cart(&after)["fix"], Value::Null);
     assert_eq!(cart(&after)["worstOverload"], effect["worstOverload"]);
@@ -193,7 +189,7 @@ fn nodes_are_listed_by_name_and_decide_the_exit_code() {
     lease(&up, "zone-a-0", "999999999", "");
     lease(&up, "zone-b-0", "999999999", "");
     let nodes = |value: &Value| value["summary"]["nodes"].clone();
-    eventually(&up, &["-A"], |v| nodes(v)["current"] == 2);
+    report_when(&up, &["-A"], |v| nodes(v)["current"] == 2);
     let output = zoneward(&up, &["status", "-A"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     let table = text(&output);
@@ -202,7 +198,7 @@ fn nodes_are_listed_by_name_and_decide_the_exit_code() {
         assert!(table.contains(expected), "{expected}:\n{table}");
     }
     lease(&up, "zone-b-0", "999999999", "shop/cart");
-    let behind = eventually(&up, &["-A"], |v| nodes(v)["behind"] == json!(["zone-b-0"]));
+    let behind = report_when(&up, &["-A"], |v| nodes(v)["behind"] == json!(["zone-b-0"]));
     assert_eq!(behind["nodes"][0]["failedServices"], json!(["shop/cart"]));
     assert_eq!(behind["nodes"][0]["repairs"], 2);
     let output = zoneward(&up, &["status", "-A"]);
@@ -216,12 +212,12 @@ fn one_service_is_shown_in_full_and_unknown_ones_are_suggested() {
     let up = cluster("status-one");
     let change = json!({"spec": {"trafficDistribution": "PreferSameZone"}});
     patch(&up, "/api/v1/namespaces/shop/services/cart", &change);
-    let full = eventually(&up, &["cart", "-n", "shop"], |v| v["detail"]["zones"][0]["mode"] == "same-zone");
+    let full = report_when(&up, &["cart", "-n", "shop"], |v| v["detail"]["zones"][0]["mode"] == "same-zone");
     let zone = &full["detail"]["zones"][0];
     assert_eq!((&zone["from"], &zone["endpoints"]), (&json!("zone-a"), &json!(2)));
     assert_eq!(zone["flows"], json!([{"to": "zone-a", "planned": 1.0, "measured": null}]));
     assert!(zone["why"].to_string().contains("zone hints"), "{zone}");
-    let full = eventually(&up, &["shop/cart"], |v| {
+    let full = report_when(&up, &["shop/cart"], |v| {
         v["detail"]["conditions"].as_array().is_some_and(|c| c.len() == 3)
     });
     let kinds = full["detail"]["conditions"].to_string();
@@ -309,7 +305,7 @@ fn without_a_leader_the_error_says_what_to_do() {
 #[test]
 fn a_flood_of_requests_and_wrong_ones_leave_the_controller_at_work() {
     let up = cluster("status-flood");
-    eventually(&up, &["-n", "shop"], |v| v["services"][0]["inZone"]["planned"].is_f64());
+    report_when(&up, &["-n", "shop"], |v| v["services"][0]["inZone"]["planned"].is_f64());
     let address = status_address(&up);
     let get = |path: &str| get(&address, path);
     for path in ["/api/status?x=1", "/api/status?window=-1", "/api/status?name=cart"] {
@@ -327,7 +323,7 @@ fn a_flood_of_requests_and_wrong_ones_leave_the_controller_at_work() {
         .collect();
     let change = json!({"spec": {"trafficDistribution": "PreferSameZone"}});
     patch(&up, "/api/v1/namespaces/shop/services/cart", &change);
-    eventually(&up, &["-n", "shop"], |v| v["services"][0]["inZone"]["planned"] == 1.0);
+    report_when(&up, &["-n", "shop"], |v| v["services"][0]["inZone"]["planned"] == 1.0);
     drop(idle);
     assert_eq!(report(&up, &["-A"])["summary"]["currency"], "USD");
     fs::remove_dir_all(&up.data).unwrap();

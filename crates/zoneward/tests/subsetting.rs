@@ -37,18 +37,12 @@ fn cluster() -> Vec<Value> {
             "ipFamilies": ["IPv4"], "trafficDistribution": "PreferSameZone",
             "ports": [{"name": "p", "port": 80, "targetPort": 8080, "protocol": "TCP"}]}})];
     for (i, zone) in ZONES.iter().enumerate() {
-        objects.push(json!({"apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": format!("node-{zone}"), "labels": {"topology.kubernetes.io/zone": zone}},
-            "status": {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}],
-                "addresses": [{"type": "InternalIP", "address": format!("192.0.2.{i}")}]}}));
+        let (node, own) = (format!("node-{zone}"), format!("192.0.2.{i}"));
+        let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": own}]}});
+        objects.push(fixtures::with(fixtures::node(&node, zone), &addresses));
         for number in 1..=12 {
             let name = format!("web-{zone}-{number:02}");
-            objects.push(json!({"apiVersion": "v1", "kind": "Pod",
-                "metadata": {"namespace": "shop", "name": name, "uid": name, "labels": {"app": "web"}},
-                "spec": {"nodeName": format!("node-{zone}"), "containers": [{"name": "c", "image": "i"}]},
-                "status": {"phase": "Running", "podIP": format!("10.1.{i}.{number}"),
-                    "podIPs": [{"ip": format!("10.1.{i}.{number}")}],
-                    "conditions": [{"type": "Ready", "status": "True"}]}}));
+            objects.push(fixtures::pod("shop", &name, "web", &node, &[&format!("10.1.{i}.{number}")]));
         }
     }
     objects

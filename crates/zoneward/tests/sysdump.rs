@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 use started::{Up, folder};
 
@@ -125,9 +126,7 @@ fn planted_secrets_are_nowhere_in_the_archive() {
     command.args(["-c", &format!("exec -a zoneward-planted bash -c 'read line' --token={flag_token} --bearer-token {flag_token} --zone zone-a")]);
     let flagged = Ended(command.stdin(Stdio::piped()).spawn().unwrap());
     let line = format!("/proc/{}/cmdline", flagged.0.id());
-    while !std::fs::read_to_string(&line).unwrap().starts_with("zoneward-planted") {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    eventually("its name", || std::fs::read_to_string(&line).unwrap().starts_with("zoneward-planted"));
 
     let archive = data.join("dump.tar.gz");
     let dump = || {

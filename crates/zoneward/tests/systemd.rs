@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use fixtures::eventually;
 use serde_json::json;
 use started::{Up, folder};
 
@@ -111,11 +112,7 @@ fn up_alone_reports_and_not_its_node_proxy() {
         let path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
         started::ask(&data, "GET", path, "").body
     };
-    let start = std::time::Instant::now();
-    while !lease().contains("zoneward.dev/programmed-revision") {
-        assert!(start.elapsed() < PATIENCE, "the node proxy did not sync: {}", lease());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    eventually("the first sync", || lease().contains("zoneward.dev/programmed-revision"));
     assert_eq!(systemd.next(Duration::from_millis(500)), None);
     drop(up);
     std::fs::remove_dir_all(data).unwrap();

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 use started::{Up, folder};
 use store::engine::{Engine, EngineOptions, Expect, ResourceId, StoreKey};
@@ -35,7 +36,7 @@ fn it_answers_stops_cleanly_and_keeps_what_was_written() {
 fn the_api_serves_the_metrics_of_the_process() {
     let data = folder("metrics");
     let up = Up::start(&data, &[]);
-    until("the metrics", || up.ask("GET", "/metrics", "").code == 200);
+    eventually("the metrics", || up.ask("GET", "/metrics", "").code == 200);
     let metrics = up.ask("GET", "/metrics", "").body;
     assert!(metrics.contains("\nzoneward_api_watchers "), "{metrics}");
     assert_eq!(up.ask("POST", "/metrics", "").code, 405);
@@ -228,15 +229,6 @@ fn lost_audit_events_are_in_the_log() {
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
 
-/// Waits until something is so; a busy machine gets its time.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 fn cluster_ip(up: &Up, name: &str) -> Value {
     up.ask("GET", &format!("{SERVICES}/{name}"), "").json()["spec"]["clusterIP"].clone()
 }
@@ -254,7 +246,7 @@ fn its_own_service_comes_back_and_its_address_is_given_to_no_other() {
         "{}",
         refused.body
     );
-    until("the Service is back", || cluster_ip(&up, "kubernetes") == "10.96.0.1");
+    eventually("the Service is back", || cluster_ip(&up, "kubernetes") == "10.96.0.1");
     assert_eq!(up.ask("DELETE", &format!("{SERVICES}/kubernetes"), "").code, 200);
     assert_eq!(up.signal("-TERM"), Some(0));
     let again = Up::start(&data, &[]);
@@ -309,7 +301,7 @@ fn old_data_whose_address_is_given_away_is_found_started_with_and_repaired() {
     assert!(own.is_string() && own != "10.96.0.1", "{own}");
     assert_eq!(up.ask("DELETE", &format!("{SERVICES}/taker"), "").code, 200);
     assert_eq!(up.ask("DELETE", &format!("{SERVICES}/kubernetes"), "").code, 200);
-    until("the Service has its address", || cluster_ip(&up, "kubernetes") == "10.96.0.1");
+    eventually("the Service has its address", || cluster_ip(&up, "kubernetes") == "10.96.0.1");
     let lock = up.ask("GET", &format!("{ADDRESSES}/10.96.0.1"), "").json();
     assert_eq!(lock["spec"]["parentRef"]["name"], "kubernetes");
     assert_eq!(up.signal("-TERM"), Some(0));
@@ -346,7 +338,7 @@ fn gateway_runs_without_privileges_and_with_its_own_rights_only() {
     for name in ["own", "other"] {
         up.post("/api/v1/namespaces/default/secrets", &json!({"metadata": {"name": name}}));
     }
-    let child = wait_for("the gateway", || {
+    let child = eventually("the gateway", || {
         let children =
             fs::read_to_string(format!("/proc/{0}/task/{0}/children", up.id())).unwrap_or_default();
         let tasks = fs::read_dir(format!("/proc/{}/task", up.id())).ok()?;
@@ -365,8 +357,8 @@ fn gateway_runs_without_privileges_and_with_its_own_rights_only() {
     };
     let is_root = fs::metadata(&data).unwrap();
     if std::os::unix::fs::MetadataExt::uid(&is_root) == 0 {
-        wait_for("the drop of privileges", || line("Uid:").starts_with("65532").then_some(()));
-        wait_for("the drop of capabilities", || (line("CapEff:") == "0000000000000400").then_some(()));
+        eventually("the drop of privileges", || line("Uid:").starts_with("65532"));
+        eventually("the drop of capabilities", || line("CapEff:") == "0000000000000400");
         assert_eq!(line("Uid:"), "65532\t65532\t65532\t65532");
         assert_eq!((line("Groups:").as_str(), line("NoNewPrivs:").as_str()), ("", "1"));
         assert_eq!(line("CapBnd:"), "0000000000000400");
@@ -380,7 +372,7 @@ fn gateway_runs_without_privileges_and_with_its_own_rights_only() {
     let named = |name: &str| {
         format!("/api/v1/namespaces/default/secrets?fieldSelector=metadata.name%3D{name}&limit=1")
     };
-    wait_for("its rights", || (ask("GET", &named("own")) == 200).then_some(()));
+    eventually("its rights", || ask("GET", &named("own")) == 200);
     assert_eq!(ask("GET", "/api/v1/services"), 200);
     for (method, path) in [
         ("GET", named("other")),
@@ -399,15 +391,4 @@ fn gateway_runs_without_privileges_and_with_its_own_rights_only() {
     assert_eq!(up.signal("-TERM"), Some(0));
     assert!(!socket.exists());
     fs::remove_dir_all(&data).unwrap();
-}
-
-fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

@@ -1,17 +1,12 @@
 //! Tests of whole plans, and objects for the tests of all parts.
 
 use expect_test::{Expect, expect};
-use model::parse::{self, Object};
-use model::{Interner, write};
+use fixtures::object;
+use model::parse::Object;
+use model::write;
 use serde_json::{Value, json};
 
 use super::*;
-
-fn object(value: &Value) -> Object {
-    let (object, notices) = parse::object(value, &mut Interner::default());
-    assert_eq!(notices, [], "{value}");
-    object.expect("a known kind")
-}
 
 /// A Service of namespace `ns` with this spec, as a file has it.
 pub(super) fn service(name: &str, spec: Value) -> Service {

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use fixtures::eventually_async;
+
 use super::*;
 
 const QUICK: RestartBackoff = RestartBackoff {
@@ -27,14 +29,11 @@ fn file(name: &str) -> PathBuf {
 }
 
 async fn lines(path: &std::path::Path, min: usize) -> usize {
-    for _ in 0..2_400 {
+    eventually_async(&format!("{min} lines in {}", path.display()), async || {
         let count = fs::read_to_string(path).unwrap_or_default().lines().count();
-        if count >= min {
-            return count;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    panic!("{} never got {min} lines", path.display());
+        if count >= min { Ok(count) } else { Err(count) }
+    })
+    .await
 }
 
 #[test]

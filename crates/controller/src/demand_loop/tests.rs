@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cluster::{InformerEvent, ObjectKind};
+use fixtures::node;
 use insight::ledger::{ServiceDemandRow, ZoneDemandRow};
 use plan::PlanningConfig;
 use plan::spill::measured::BusiestNode;
@@ -41,15 +42,7 @@ fn service(mode: Option<&str>) -> Value {
 
 /// A leading reconciler without slices. Four endpoints: three in za, one in zb.
 pub(crate) fn reconciler(mode: Option<SpillDemandMode>, service_mode: Option<&str>) -> Reconcilers {
-    let node = |name: &str, zone: &str| {
-        json!({"metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
-    };
-    let pod = |name: &str, node: &str, ip: &str| {
-        json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "labels": {"app": "web"}},
-            "spec": {"nodeName": node},
-            "status": {"podIPs": [{"ip": ip}], "conditions": [{"type": "Ready", "status": "True"}]}})
-    };
+    let pod = |name: &str, node: &str, ip: &str| fixtures::pod("shop", name, "web", node, &[ip]);
     let lease = |node: &str| {
         json!({"metadata": {"name": format!("zoneward-node-{node}"), "namespace": "kube-system",
             "labels": {"zoneward.dev/component": "node-proxy"}}, "spec": {}})

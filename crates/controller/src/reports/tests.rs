@@ -1,6 +1,7 @@
 //! The condition TrafficDistributionObserved and the metrics of Services, by the reconciler.
 
 use cluster::{InformerEvent, ObjectKind};
+use fixtures::node;
 use insight::ledger::{TrafficOwner, TrafficRow, TrafficSums, ZonePairTraffic};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -17,15 +18,7 @@ fn at(seconds: u64) -> MonotonicTime {
 
 /// A leading reconciler with a Service that keeps traffic in its zone, and one endpoint in each of two zones.
 fn reconciler() -> Reconcilers {
-    let node = |name: &str, zone: &str| {
-        json!({"metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
-    };
-    let pod = |name: &str, node: &str, ip: &str| {
-        json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "labels": {"app": "web"}},
-            "spec": {"nodeName": node},
-            "status": {"podIPs": [{"ip": ip}], "conditions": [{"type": "Ready", "status": "True"}]}})
-    };
+    let pod = |name: &str, node: &str, ip: &str| fixtures::pod("shop", name, "web", node, &[ip]);
     let endpoint = |name: &str, node: &str, ip: &str, zone: &str| {
         json!({"addresses": [ip], "nodeName": node, "zone": zone, "hints": {"forZones": [{"name": zone}]},
             "conditions": {"ready": true, "serving": true, "terminating": false},

@@ -24,9 +24,7 @@ fn service() -> Value {
 }
 
 fn pod(name: &str, address: &str) -> Value {
-    json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "labels": {"app": "web"}},
-        "spec": {"nodeName": "n1"},
-        "status": {"podIPs": [{"ip": address}], "conditions": [{"type": "Ready", "status": "True"}]}})
+    fixtures::pod("shop", name, "web", "n1", &[address])
 }
 
 /// The one slice of the Service, as some version of it is stored.
@@ -104,8 +102,7 @@ fn done(work: &SliceWrites, revision: Option<u64>) -> WriteResult {
 #[test]
 fn honored_waits_until_nodes_have_programmed_the_slices_of_a_new_service() {
     let mut reconciler = reconciler(ReconcilerSettings::from(plan::PlanningConfig::without_flags()), &[]);
-    let node = json!({"metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "za"}},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let node = fixtures::node("n1", "za");
     let mut wanted = service();
     wanted["spec"]["trafficDistribution"] = "PreferSameZone".into();
     let lease = |revision: &str| {
@@ -376,9 +373,7 @@ fn labels_by_zone_are_dropped_at_once_and_set_again_later() {
         reconciler.observe(InformerEvent::Applied(kind, watched(object)), at(now));
     };
     for (name, zone) in [("n1", "za"), ("n2", "zb")] {
-        let node = json!({"metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-        apply(&mut reconciler, ObjectKind::Node, &node, 1);
+        apply(&mut reconciler, ObjectKind::Node, &fixtures::node(name, zone), 1);
     }
     let pod_at = |number: u8, ready: &str| {
         let mut pod = pod(&format!("pod-10.0.0.{number}"), &format!("10.0.0.{number}"));

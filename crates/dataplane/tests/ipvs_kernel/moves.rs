@@ -15,6 +15,7 @@ use dataplane::iptables::commands::{IptablesFlavour, IptablesPrograms};
 use dataplane::iptables::names::{INVALID_COUNTER, LOCALHOST_COUNTER};
 use dataplane::iptables::render::KernelFeatures;
 use dataplane::nftables::NftablesBackend;
+use fixtures::eventually;
 use model::ForwardingTable;
 use model::forward::{ForwardingMode, NodeRules};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, sockopt};
@@ -150,12 +151,10 @@ impl Clients {
     fn wait(&self) {
         let counts = || self.loads.values().map(|load| load.opened.load(Ordering::Relaxed));
         let before: Vec<usize> = counts().collect();
-        let start = Instant::now();
-        while !counts().zip(&before).all(|(now, before)| now >= before + BETWEEN) {
-            let failed = self.failed();
-            assert!(start.elapsed() < Duration::from_secs(30), "clients are stuck: {failed:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        eventually("more connections of each client", || {
+            let has_more = counts().zip(&before).all(|(now, before)| now >= before + BETWEEN);
+            has_more.then_some(()).ok_or_else(|| format!("{:?}", self.failed()))
+        });
     }
 
     fn failed(&self) -> Vec<String> {

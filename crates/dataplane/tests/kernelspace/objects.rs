@@ -2,7 +2,7 @@
 
 use expect_test::{ExpectFile, expect, expect_file};
 use model::forward::ForwardingMode;
-use model::{ForwardingTable, Interner, Node, Snapshot, parse};
+use model::{ForwardingTable, Node};
 use plan::forward::{NodeConfig, ProxySettings, table};
 use serde_json::{Value, json};
 
@@ -64,10 +64,7 @@ fn full_table() -> ForwardingTable {
         "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}});
     let v4 = slice("IPv4", &[("10.1.9.2", "here"), ("10.1.0.2", "there"), ("10.1.0.3", "far")]);
     let v6 = slice("IPv6", &[("fd00:1::2", "there"), ("2001:db8:5::1", "there")]);
-    let mut snapshot = Snapshot::default();
-    for object in [service, v4, v6] {
-        snapshot.apply(parse::object(&object, &mut Interner::default()).0.expect("a known kind"));
-    }
+    let snapshot = fixtures::snapshot([service, v4, v6]);
     let settings = ProxySettings {
         mode: ForwardingMode::Kernelspace,
         node_port_addresses: vec!["all".to_owned()],

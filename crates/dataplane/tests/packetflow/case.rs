@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use model::forward::{FirstPacket, ForwardingMode};
-use model::{ForwardingTable, Interner, Node, Protocol, Snapshot, parse};
+use model::{ForwardingTable, Node, Protocol};
 use plan::forward::{NodeConfig, ProxySettings, table};
 use serde_json::Value;
 
@@ -65,14 +65,9 @@ pub(crate) fn scenarios_in(mode: &str, other: Option<ForwardingMode>) -> Vec<Sce
 }
 
 fn scenario(value: &Value, mode: Option<ForwardingMode>) -> Scenario {
-    let mut snapshot = Snapshot::default();
-    for object in
-        ["services", "endpointSlices"].iter().flat_map(|kind| value[*kind].as_array().expect("a list"))
-    {
-        let (object, notices) = parse::object(object, &mut Interner::default());
-        assert!(notices.is_empty(), "{notices:?}");
-        snapshot.apply(object.expect("a known kind"));
-    }
+    let snapshot = fixtures::snapshot(
+        ["services", "endpointSlices"].iter().flat_map(|kind| value[*kind].as_array().expect("a list")),
+    );
     let flows = value["flows"].as_array().expect("flows").iter().map(flow).collect();
     let id = value["id"].as_str().expect("an id").to_owned();
     Scenario { id, table: table(&snapshot, &config(&value["config"], mode)).0, flows, value: value.clone() }

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use model::forward::FirstPacket;
-use model::{Interner, Name, Node, Protocol, Snapshot, parse};
+use model::{Name, Node, Protocol, Snapshot};
 use plan::forward::{NodeConfig, ProxySettings};
 use plan::{FeatureGates, NodeGates};
 use proptest::prelude::*;
@@ -193,14 +193,7 @@ impl Topology {
 impl World {
     /// The objects as the planner sees them.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let mut snapshot = Snapshot::default();
-        let mut interner = Interner::default();
-        for value in self.services.iter().flat_map(Spec::objects) {
-            let (object, notices) = parse::object(&value, &mut interner);
-            assert!(notices.is_empty(), "{notices:?}");
-            snapshot.apply(object.expect("a known kind"));
-        }
-        snapshot
+        fixtures::snapshot(self.services.iter().flat_map(Spec::objects))
     }
 
     /// The Node.

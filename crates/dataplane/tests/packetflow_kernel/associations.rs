@@ -8,7 +8,7 @@ use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::apply::{initial_load_groups, load};
 use dataplane::nftables::render::Renderer;
 use model::forward::{FirstPacket, PacketVerdict};
-use model::{Family, ForwardingTable, Interner, Protocol, Snapshot, parse};
+use model::{Family, ForwardingTable, Protocol};
 use plan::forward::{ProxySettings, table};
 use serde_json::{Value, json};
 
@@ -59,12 +59,7 @@ fn node() -> ForwardingTable {
         slice(false),
         slice(true),
     ];
-    let mut snapshot = Snapshot::default();
-    for object in &objects {
-        let (object, notices) = parse::object(object, &mut Interner::default());
-        assert!(notices.is_empty(), "{notices:?}");
-        snapshot.apply(object.unwrap());
-    }
+    let snapshot = fixtures::snapshot(&objects);
     table(&snapshot, &config).0
 }
 

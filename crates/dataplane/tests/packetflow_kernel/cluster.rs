@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Interner, Snapshot, parse};
+use model::Snapshot;
 use plan::forward::NodeConfig;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -59,13 +59,7 @@ impl Cluster {
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let (mut snapshot, mut interner) = (Snapshot::default(), Interner::default());
-        for value in self.objects_by_service.values().flatten() {
-            let (object, notices) = parse::object(value, &mut interner);
-            assert!(notices.is_empty(), "{notices:?}");
-            snapshot.apply(object.unwrap());
-        }
-        snapshot
+        fixtures::snapshot(self.objects_by_service.values().flatten())
     }
 
     pub(crate) fn config(&self) -> NodeConfig {

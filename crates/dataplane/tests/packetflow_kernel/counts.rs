@@ -7,7 +7,7 @@ use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::apply::{connection_counts, initial_load_groups, load};
 use dataplane::nftables::render::Renderer;
 use model::forward::FirstPacket;
-use model::{Family, ForwardingTable, Interner, Protocol, Snapshot, parse};
+use model::{Family, ForwardingTable, Protocol};
 use plan::forward::{ProxySettings, table};
 use serde_json::json;
 
@@ -42,10 +42,7 @@ fn node(own: [&str; 2]) -> ForwardingTable {
     let settings =
         ProxySettings { cluster_cidr: "10.1.0.0/16,fd00:1::/64".into(), ..ProxySettings::without_flags() };
     let config = World { settings, zone: None, services: Vec::new() }.config();
-    let mut snapshot = Snapshot::default();
-    for object in &objects {
-        snapshot.apply(parse::object(object, &mut Interner::default()).0.unwrap());
-    }
+    let snapshot = fixtures::snapshot(&objects);
     table(&snapshot, &config).0
 }
 

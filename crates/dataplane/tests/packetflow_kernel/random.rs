@@ -99,16 +99,9 @@ fn sticky(pods: &[u8]) -> ForwardingTable {
                 "ports": [{"port": 80, "nodePort": 30000}],
             },
         }),
-        json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": {"name": "web-1", "namespace": "ns", "labels": {"kubernetes.io/service-name": "web"}},
-            "ports": [{"name": "", "port": 8080}], "endpoints": endpoints,
-        }),
+        fixtures::slice("ns", "web-1", "web", json!({"name": "", "port": 8080}), &endpoints),
     ];
-    let mut snapshot = model::Snapshot::default();
-    for object in &objects {
-        snapshot.apply(model::parse::object(object, &mut model::Interner::default()).0.unwrap());
-    }
+    let snapshot = fixtures::snapshot(&objects);
     table(&snapshot, &NodeConfig::without_flags("".into())).0
 }
 
@@ -171,13 +164,10 @@ fn two_tenants() -> ForwardingTable {
             "spec": {"type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip], "sessionAffinity": "ClientIP",
                 "ports": [{"port": 80, "protocol": protocol}]},
         });
-        let slice = json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": {"name": name, "namespace": "ns", "labels": {"kubernetes.io/service-name": name}},
-            "ports": [{"name": "", "port": 8080, "protocol": protocol}], "endpoints": pods,
-        });
+        let slice =
+            fixtures::slice("ns", name, name, json!({"name": "", "port": 8080, "protocol": protocol}), &pods);
         for object in [service, slice] {
-            snapshot.apply(model::parse::object(&object, &mut model::Interner::default()).0.unwrap());
+            snapshot.apply(fixtures::object(&object));
         }
     }
     table(&snapshot, &NodeConfig::without_flags("".into())).0

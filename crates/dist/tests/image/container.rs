@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use dist::image::ImageVariant;
+use fixtures::eventually;
 use serde_json::{Value, json};
 
 use super::containerd::Containerd;
 use super::manifests::Role;
-use super::{Scratch, run, until};
+use super::{Scratch, run};
 
 /// What every container of a test shares.
 pub(crate) struct Runtime {
@@ -212,7 +213,7 @@ impl Container {
 
     /// Waits for its end; exit code and what it said.
     pub(crate) fn ended(&mut self) -> (Option<i32>, String) {
-        until(&format!("the end of {}", self.id), || self.child.try_wait().unwrap().is_some());
+        eventually(&format!("the end of {}", self.id), || self.child.try_wait().unwrap().is_some());
         (self.child.wait().unwrap().code(), self.log())
     }
 

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use dist::image::ImageVariant;
+use fixtures::eventually;
 use serde_json::Value;
 
-use super::{Scratch, image, run, until};
+use super::{Scratch, image, run};
 
 /// What the import names an image.
 pub(crate) fn name(variant: ImageVariant) -> String {
@@ -37,7 +38,7 @@ impl Containerd {
         let mut command = toolbox::command("containerd");
         command.arg("--config").arg(&file).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         let server = Self { child: command.spawn().unwrap(), socket };
-        until("containerd", || server.command(&["version"]).output().unwrap().status.success());
+        eventually("containerd", || server.command(&["version"]).output().unwrap().status.success());
         server
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dist::image::ImageVariant;
+use fixtures::eventually;
 use serde_json::Value;
 use toolbox::iptables;
 
@@ -13,7 +14,7 @@ use super::container::Runtime;
 use super::manifests::node_of_chart;
 use super::node::Node;
 use super::roles::{NET_ADMIN, assert_rights, shop, slice, start_ready};
-use super::{Scratch, readers, run, until};
+use super::{Scratch, readers, run};
 
 const NET_RAW: u64 = 1 << 13;
 
@@ -134,7 +135,7 @@ fn mode_iptables_of_the_chart_carries_a_connection_in_both_flavours() {
         }
         let mut proxy = start_ready(&runtime, &node, &role);
         assert_rights(&proxy, 0, NET_ADMIN | NET_RAW);
-        until("a connection through the cluster IP", || {
+        eventually("a connection through the cluster IP", || {
             node.get("http://10.96.0.7/livez").is_some_and(|answer| answer.contains("ok"))
         });
         let saved = run(node.command(&format!("iptables-{flavour}-save")).args(["-t", "nat"]));
@@ -148,7 +149,7 @@ fn mode_iptables_of_the_chart_carries_a_connection_in_both_flavours() {
 fn leave(runtime: &Runtime, node: &Node, flavour: &str) {
     let role = node_of_chart("image.tag=0.0.0-iptables");
     let mut proxy = start_ready(runtime, node, &role);
-    until("the chains are removed", || {
+    eventually("the chains are removed", || {
         let saved = run(node.command(&format!("iptables-{flavour}-save")).args(["-t", "nat"]));
         !saved.contains("KUBE-SVC-")
     });
@@ -163,7 +164,7 @@ fn plain_image_says_that_chains_of_mode_iptables_are_left() {
     let node = shop(&runtime);
     run(node.command("iptables-nft").args(["-t", "nat", "-N", "KUBE-SVC-ZONEWARD"]));
     let mut proxy = start_ready(&runtime, &node, &node_of_chart("node.config.mode=nftables"));
-    until("an Event", || {
+    eventually("an Event", || {
         let events = node.list(&["events", "-A"]);
         events.iter().any(|event| event["reason"] == "IptablesChainsLeft")
     });

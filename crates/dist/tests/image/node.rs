@@ -6,10 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use fixtures::eventually;
 use serde_json::Value;
 
 use super::container::Runtime;
-use super::{Scratch, run, until};
+use super::{Scratch, run};
 
 /// The address of the node, and of the one pod on it: the health page of the API.
 const SETUP: &str = "\
@@ -38,7 +39,7 @@ impl Node {
         let child = command.spawn().unwrap();
         let account = scratch.folder("account");
         let node = Self { child, data, account };
-        until("the API", || {
+        eventually("the API", || {
             node.data.join("kubeconfig").is_file()
                 && node.kubectl(&["get", "namespace", "default"]).output().unwrap().status.success()
         });

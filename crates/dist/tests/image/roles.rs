@@ -4,12 +4,13 @@ use std::fs;
 use std::process::Command;
 
 use dist::image::ImageVariant;
+use fixtures::eventually;
 use serde_json::json;
 
 use super::container::{Container, Runtime, bounding_set};
 use super::manifests::{Role, role, roles};
 use super::node::{Node, certificates};
-use super::{run, until};
+use super::run;
 
 pub(crate) const NET_ADMIN: u64 = 1 << 12;
 
@@ -40,7 +41,7 @@ fn start(runtime: &Runtime, node: &Node, role: &Role) -> Container {
 pub(crate) fn start_ready(runtime: &Runtime, node: &Node, role: &Role) -> Container {
     let mut container = start(runtime, node, role);
     let url = role.readiness().unwrap_or_else(|| panic!("{}: no readiness probe", role.name));
-    until(&format!("{} ready at {url}", role.name), || {
+    eventually(&format!("{} ready at {url}", role.name), || {
         assert!(container.is_running(), "{}: {}", role.name, container.log());
         node.get(&url).is_some()
     });
@@ -88,7 +89,7 @@ fn node_proxy_programs_the_kernel_with_net_admin_alone() {
     // SYS_RESOURCE lowers oom_score_adj, where the manifest has it and this machine can give it.
     let more = bounding_set(&proxy.status()) & 1 << 24;
     assert_rights(&proxy, 0, NET_ADMIN | more);
-    until("a connection through the cluster IP", || {
+    eventually("a connection through the cluster IP", || {
         node.get("http://10.96.0.7/livez").is_some_and(|answer| answer.contains("ok"))
     });
     // Entries of endpoints that are gone are deleted by netlink.
@@ -101,7 +102,7 @@ fn node_proxy_programs_the_kernel_with_net_admin_alone() {
     dns["ports"] = json!([{"name": "dns", "port": 53, "protocol": "UDP"}]);
     node.apply(&dns);
     let rules = || run(node.command("nft").args(["list", "table", "ip", "zoneward"]));
-    until("the rules of the second Service", || rules().contains("10.96.0.10"));
+    eventually("the rules of the second Service", || rules().contains("10.96.0.10"));
     let flow = "-I -t 600 -p udp -s 10.1.0.9 -d 10.96.0.10 --sport 999 --dport 53 \
         -r 10.1.0.1 -q 10.1.0.9 --reply-port-src 53 --reply-port-dst 999";
     run(node.command("conntrack").args(flow.split_whitespace()));
@@ -109,7 +110,7 @@ fn node_proxy_programs_the_kernel_with_net_admin_alone() {
     assert!(flows().contains("10.96.0.10"), "{}", flows());
     dns["endpoints"] = json!([]);
     node.apply(&dns);
-    until("the entry is deleted", || !flows().contains("10.96.0.10"));
+    eventually("the entry is deleted", || !flows().contains("10.96.0.10"));
     assert_eq!(proxy.stop(), Some(0), "{}", proxy.log());
     assert!(rules().contains("10.96.0.7"), "rules stay");
 }
@@ -121,7 +122,7 @@ fn node_proxy_without_net_admin_says_so() {
     let mut role = role(&["node"], None);
     role.container["securityContext"]["capabilities"]["add"] = json!([]);
     let mut proxy = start(&runtime, &node, &role);
-    until("an error", || !proxy.is_running() || proxy.log().contains("NET_ADMIN"));
+    eventually("an error", || !proxy.is_running() || proxy.log().contains("NET_ADMIN"));
     assert!(proxy.log().contains("NET_ADMIN"), "{}", proxy.log());
 }
 
@@ -177,7 +178,7 @@ fn controller_writes_slices_as_nonroot_without_a_capability() {
     ]));
     let mut controller = start_ready(&runtime, &node, &role(&["controller"], None));
     assert_rights(&controller, 65532, 0);
-    until("the slice", || {
+    eventually("the slice", || {
         let slices = node.list(&["endpointslices", "-n", "default"]);
         slices.iter().any(|slice| slice["endpoints"][0]["addresses"][0] == "10.1.0.1")
     });
@@ -201,7 +202,7 @@ fn mesh_roles_get_ready_as_nonroot_without_a_capability() {
     assert_rights(&control, 65532, 0);
     let gateway = start_ready(&runtime, &node, &role(&["mesh", "proxy"], None));
     assert_rights(&gateway, 65532, 0);
-    until("an answer through the gateway", || {
+    eventually("an answer through the gateway", || {
         node.get("http://127.0.0.1:8080/livez").is_some_and(|answer| answer.contains("ok"))
     });
     let (code, said) = start(&runtime, &node, &role(&["mesh", "bootstrap"], None)).ended();

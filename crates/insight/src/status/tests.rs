@@ -1,6 +1,7 @@
 //! The report on small clusters whose figures can be said in advance.
 
-use model::{Interner, Object, Snapshot, parse};
+use fixtures::{node, object, pod, with};
+use model::Snapshot;
 use serde_json::{Value, json};
 
 use super::*;
@@ -18,31 +19,17 @@ struct Cluster {
 
 impl Cluster {
     fn new(service: Value, pods_by_zone: [usize; 3]) -> Self {
-        let mut snapshot = Snapshot::default();
-        let mut names = Interner::default();
-        let mut apply = |object: Value| {
-            let object: Object = parse::object(&object, &mut names).0.expect("it parses");
-            snapshot.apply(object);
-        };
+        let mut snapshot = fixtures::snapshot([&service]);
         for (at, (zone, pods)) in ["za", "zb", "zc"].into_iter().zip(pods_by_zone).enumerate() {
             for number in 0..2 {
-                apply(
-                    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("{zone}-{number}"),
-                    "labels": {"topology.kubernetes.io/zone": zone}}, "status": {"allocatable": {"cpu": "4"},
-                    "conditions": [{"type": "Ready", "status": "True"}]}}),
-                );
+                snapshot.apply(object(&node(&format!("{zone}-{number}"), zone)));
             }
             for number in 0..pods {
-                apply(
-                    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("{zone}-{number}"),
-                    "namespace": "shop", "labels": {"app": "cart"}}, "spec": {"nodeName": format!("{zone}-{}", number % 2)},
-                    "status": {"podIP": format!("10.{at}.0.{}", number + 1),
-                        "podIPs": [{"ip": format!("10.{at}.0.{}", number + 1)}],
-                        "conditions": [{"type": "Ready", "status": "True"}]}}),
-                );
+                let (name, on) = (format!("{zone}-{number}"), format!("{zone}-{}", number % 2));
+                let ip = format!("10.{at}.0.{}", number + 1);
+                snapshot.apply(object(&pod("shop", &name, "cart", &on, &[&ip])));
             }
         }
-        apply(service);
         let service = snapshot.services().next().expect("there is one").0;
         let planner = Planner::new(&snapshot, PlanningConfig::without_flags());
         let trigger = TriggerTimes::default();
@@ -83,16 +70,11 @@ impl Cluster {
 }
 
 fn cart(extra: Value) -> Value {
-    let mut service = json!({"apiVersion": "v1", "kind": "Service",
+    let service = json!({"apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "cart", "namespace": "shop", "uid": "u1"},
         "spec": {"clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ipFamilies": ["IPv4"],
             "selector": {"app": "cart"}, "ports": [{"port": 80, "protocol": "TCP"}]}});
-    for (part, fields) in extra.as_object().into_iter().flatten() {
-        for (field, value) in fields.as_object().into_iter().flatten() {
-            service[part][field] = value.clone();
-        }
-    }
-    service
+    with(service, &extra)
 }
 
 fn pair(from: &str, to: &str, connections: u64, bytes: u64) -> ZonePairTraffic {

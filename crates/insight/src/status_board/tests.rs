@@ -1,23 +1,18 @@
 //! The budget of evaluations: which Services use it, and when nothing is left.
 
-use model::{Interner, parse};
+use fixtures::{node, object};
 use serde_json::json;
 
 use super::*;
 
 /// Headless Services, then one that nodes proxy.
 fn snapshot(headless: usize) -> Snapshot {
-    let mut snapshot = Snapshot::default();
-    let mut names = Interner::default();
-    let node = json!({"apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": "n", "labels": {"topology.kubernetes.io/zone": "a"}},
-        "status": {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}});
-    snapshot.apply(parse::object(&node, &mut names).0.expect("a valid Node"));
+    let mut snapshot = fixtures::snapshot([node("n", "a")]);
     let services = (0..headless).map(|number| (format!("a-{number:03}"), "None"));
     for (name, ip) in services.chain([("web".to_owned(), "10.0.0.1")]) {
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "d"},
             "spec": {"clusterIP": ip, "clusterIPs": [ip], "ports": [{"port": 80}]}});
-        snapshot.apply(parse::object(&service, &mut names).0.expect("a valid Service"));
+        snapshot.apply(object(&service));
     }
     snapshot
 }

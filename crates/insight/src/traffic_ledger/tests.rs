@@ -3,6 +3,7 @@
 use crate::ledger::{TrafficOwner, TrafficRow, ZonePairTraffic};
 use bytes::Bytes;
 use clock::ManualTime;
+use fixtures::object;
 use serde_json::{Value, json};
 use std::time::SystemTime;
 
@@ -104,7 +105,7 @@ fn zones_of_pods_are_sent_until_the_reporter_has_them() {
     let mut snapshot = Snapshot::default();
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
         "spec": {"podCIDRs": ["10.1.0.0/24"], "podCIDR": "10.1.0.0/24", "providerID": "aws:///a/i-1"}});
-    snapshot.apply(model::parse::object(&node, &mut model::Interner::default()).0.unwrap());
+    snapshot.apply(object(&node));
     ledger.read_nodes(&snapshot);
     let reply = |ledger: &SharedLedger, sequence, version| {
         let report = TrafficReport { pod_zones_version: version, ..report("node/n1", sequence, 1) };

@@ -1,50 +1,31 @@
 //! What-if on endpoints of different capacity.
 
-use model::{Interner, Object, Slice, Snapshot, Timestamp, parse};
+use fixtures::{node, object};
+use model::{Object, Slice, Snapshot, Timestamp};
 use plan::PlanningConfig;
 use plan::capacity::advance;
 use plan::hints::{Hysteresis, Mechanism};
 use plan::planner::Planner;
 use plan::slices::TriggerTimes;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
 
-fn apply(snapshot: &mut Snapshot, value: &Value) {
-    let (object, notices) = parse::object(value, &mut Interner::default());
-    assert_eq!(notices, []);
-    snapshot.apply(object.expect("it can be read"));
-}
-
 /// Three zones with a node each, and a Service with the slices that the controller writes for its pods.
 fn cluster(pods: &[(u8, &str)]) -> Snapshot {
-    let mut snapshot = Snapshot::default();
-    for zone in ["za", "zb", "zc"] {
-        apply(
-            &mut snapshot,
-            &json!({"apiVersion": "v1", "kind": "Node",
-                "metadata": {"name": format!("n-{zone}"), "labels": {"topology.kubernetes.io/zone": zone}},
-                "status": {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}}),
-        );
-    }
-    apply(
-        &mut snapshot,
-        &json!({"apiVersion": "v1", "kind": "Service",
+    let mut snapshot = fixtures::snapshot(["za", "zb", "zc"].map(|zone| node(&format!("n-{zone}"), zone)));
+    snapshot.apply(object(&json!({"apiVersion": "v1", "kind": "Service",
             "metadata": {"namespace": "shop", "name": "web", "uid": "u"},
             "spec": {"selector": {"app": "web"}, "clusterIPs": ["10.96.0.1"], "ipFamilies": ["IPv4"],
-                "ports": [{"name": "p", "port": 80, "targetPort": 8080}]}}),
-    );
+                "ports": [{"name": "p", "port": 80, "targetPort": 8080}]}})));
     for (number, zone) in pods {
         let annotations = if *number == 1 { json!({"zoneward.dev/capacity": "2"}) } else { json!({}) };
-        apply(
-            &mut snapshot,
-            &json!({"apiVersion": "v1", "kind": "Pod",
+        snapshot.apply(object(&json!({"apiVersion": "v1", "kind": "Pod",
                 "metadata": {"namespace": "shop", "name": format!("web-{number}"), "uid": format!("p{number}"),
                     "labels": {"app": "web"}, "annotations": annotations},
                 "spec": {"nodeName": format!("n-{zone}")},
                 "status": {"podIPs": [{"ip": format!("10.0.0.{number}")}],
-                    "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z"}]}}),
-        );
+                    "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z"}]}})));
     }
     let planner = Planner::new(&snapshot, PlanningConfig::without_flags());
     let (service, stored) = snapshot.services().next().expect("there is one");

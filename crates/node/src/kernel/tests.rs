@@ -10,7 +10,8 @@ use dataplane::nftables::fake::{FakeKernel, FaultyKernel};
 use dataplane::nftables::ir::{NftChange, Ruleset};
 use dataplane::nftables::render::{render, table_id};
 use dataplane::nftables::{Kernel, NftablesBackend};
-use model::{Family, Interner, Snapshot, parse};
+use fixtures::object;
+use model::{Family, Snapshot};
 use plan::forward::{NodeConfig, ProxySettings};
 use serde_json::json;
 
@@ -44,13 +45,9 @@ impl World {
             (1..=endpoints).map(|i| json!({"addresses": [format!("10.1.{number}.{i}")]})).collect();
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
             "spec": {"clusterIPs": [format!("10.96.0.{number}")], "ports": [{"name": "p", "port": 80}]}});
-        let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}},
-            "addressType": "IPv4", "ports": [{"name": "p", "port": 8080}], "endpoints": list});
+        let slice = fixtures::slice("default", &name, &name, json!({"name": "p", "port": 8080}), &list);
         for value in [service, slice] {
-            let (object, notices) = parse::object(&value, &mut Interner::default());
-            assert!(notices.is_empty(), "{notices:?}");
-            self.snapshot.apply(object.unwrap());
+            self.snapshot.apply(object(&value));
         }
         ServiceKey::new(&"default".into(), &name.as_str().into())
     }

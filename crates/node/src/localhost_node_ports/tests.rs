@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use fixtures::eventually_async;
 use model::Protocol;
 use model::forward::{EndpointSet, ForwardedPort};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::*;
 
@@ -67,13 +68,7 @@ async fn read(stream: &mut TcpStream, expected: &str) {
 }
 
 async fn is_refused(at: SocketAddr) {
-    timeout(PATIENCE, async {
-        while TcpStream::connect(at).await.is_ok() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await
-    .unwrap();
+    eventually_async("it is refused", async || TcpStream::connect(at).await.is_err()).await;
 }
 
 #[tokio::test]

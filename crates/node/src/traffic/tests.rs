@@ -3,7 +3,8 @@
 use std::time::SystemTime;
 
 use clock::ManualTime;
-use model::{Interner, Object, parse};
+use fixtures::object;
+use model::Object;
 use plan::forward::{ProxySettings, table};
 use serde_json::json;
 
@@ -40,7 +41,7 @@ fn world() -> World {
             "endpoints": [pod(1, "n1", Some("za")), pod(2, "n2", Some("za")), pod(3, "n3", Some("zb")), pod(4, "n4", None)]}),
     ];
     for value in objects {
-        snapshot.apply(parse::object(&value, &mut Interner::default()).0.unwrap());
+        snapshot.apply(object(&value));
     }
     let node = snapshot.node("n1").unwrap().clone();
     let node = NodeConfig::new(&ProxySettings::without_flags(), &node, &[], &[]).0;

@@ -1,5 +1,6 @@
 //! Tests of backends: hints, Require and Spill seen from a zone, and subsets by tags.
 
+use fixtures::object;
 use model::{Interner, Labels, Name, Protocol, ServiceKey, parse};
 use serde_json::{Value, json};
 
@@ -23,17 +24,11 @@ fn world(annotations: Value, hinted: bool, endpoints: &[(&str, &str, &str)]) -> 
         }
         listed.push(endpoint);
     }
-    objects.push(json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {"namespace": "ns", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"},
-            "annotations": annotations},
-        "ports": [{"name": "http", "port": 8080}], "endpoints": listed}));
-    let mut snapshot = Snapshot::default();
-    for value in &objects {
-        let (object, notices) = parse::object(value, &mut Interner::default());
-        assert_eq!(notices, []);
-        snapshot.apply(object.unwrap());
-    }
-    snapshot
+    objects.push(fixtures::with(
+        fixtures::slice("ns", "web-1", "web", json!({"name": "http", "port": 8080}), &listed),
+        &json!({"metadata": {"annotations": annotations}}),
+    ));
+    fixtures::snapshot(&objects)
 }
 
 fn is_near(endpoint: &BackendEndpoint) -> bool {
@@ -133,7 +128,7 @@ fn an_endpoint_without_a_pod_has_the_tags_of_its_slice() {
             "ports": [{"name": "http", "port": 8080}], "endpoints": [{"addresses": [address]}]})
     };
     for value in [slice("web-2", "10.1.0.8", "v2"), slice("web-3", "10.1.0.9", "v3")] {
-        snapshot.apply(parse::object(&value, &mut Interner::default()).0.unwrap());
+        snapshot.apply(object(&value));
     }
     assert_eq!(seen(&snapshot, "a", &[("version", "v2")]).0, "10.1.0.3x1.00 10.1.0.8x1.00");
     assert_eq!(seen(&snapshot, "a", &[("version", "v3")]).0, "10.1.0.9x1.00");

@@ -1,6 +1,7 @@
 //! Capacities, slow start and drains: from Pods to slices, and from slices to the weights of a node.
 
-use model::{Family, Interner, Object, ObjectKey, Snapshot, Timestamp, parse};
+use fixtures::{node, object};
+use model::{Family, Object, ObjectKey, Snapshot, Timestamp};
 use serde_json::{Value, json};
 
 use super::*;
@@ -17,44 +18,24 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_seconds(START + seconds)
 }
 
-fn apply(snapshot: &mut Snapshot, value: &Value) {
-    let (object, notices) = parse::object(value, &mut Interner::default());
-    assert_eq!(notices, []);
-    snapshot.apply(object.expect("it can be read"));
-}
-
 /// Three zones with a node each, and a Service.
 fn cluster(annotations: &Value) -> Snapshot {
-    let mut snapshot = Snapshot::default();
-    for zone in ["za", "zb", "zc"] {
-        apply(
-            &mut snapshot,
-            &json!({"apiVersion": "v1", "kind": "Node",
-                "metadata": {"name": format!("n-{zone}"), "labels": {"topology.kubernetes.io/zone": zone}},
-                "status": {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}}),
-        );
-    }
-    apply(
-        &mut snapshot,
-        &json!({"apiVersion": "v1", "kind": "Service",
+    let mut snapshot = fixtures::snapshot(["za", "zb", "zc"].map(|zone| node(&format!("n-{zone}"), zone)));
+    snapshot.apply(object(&json!({"apiVersion": "v1", "kind": "Service",
             "metadata": {"namespace": "shop", "name": "web", "uid": "u", "annotations": annotations},
             "spec": {"selector": {"app": "web"}, "clusterIPs": ["10.96.0.1"], "ipFamilies": ["IPv4"],
-                "ports": [{"name": "p", "port": 80, "targetPort": 8080}]}}),
-    );
+                "ports": [{"name": "p", "port": 80, "targetPort": 8080}]}})));
     snapshot
 }
 
 fn pod(snapshot: &mut Snapshot, number: u8, zone: &str, capacity: Option<&str>, ready_at: i64) {
     let annotations = capacity.map_or(json!({}), |capacity| json!({"zoneward.dev/capacity": capacity}));
-    apply(
-        snapshot,
-        &json!({"apiVersion": "v1", "kind": "Pod",
+    snapshot.apply(object(&json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"namespace": "shop", "name": format!("web-{number}"), "uid": format!("p{number}"),
                 "labels": {"app": "web"}, "annotations": annotations},
             "spec": {"nodeName": format!("n-{zone}")},
             "status": {"podIPs": [{"ip": format!("10.0.0.{number}")}],
-                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": at(ready_at).to_string()}]}}),
-    );
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": at(ready_at).to_string()}]}})));
 }
 
 fn plan(snapshot: &Snapshot, drains: &[(Name, DrainWindow)]) -> SlicePlan {

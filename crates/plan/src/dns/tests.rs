@@ -1,7 +1,7 @@
 //! Tests beyond the vectors: topology of headless Services, the sync, names, and the words.
 
 use expect_test::{Expect, expect};
-use model::{Interner, parse};
+use fixtures::object;
 use serde_json::{Value, json};
 
 use super::*;
@@ -29,10 +29,7 @@ impl World {
         let service = json!({"apiVersion": "v1", "kind": "Service",
             "metadata": {"namespace": "shop", "name": "db", "annotations": annotations},
             "spec": {"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"name": "pg", "port": 5432}]}});
-        let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": {"namespace": "shop", "name": "db-1", "annotations": {},
-                "labels": {"kubernetes.io/service-name": "db"}},
-            "ports": [{"name": "pg", "port": 5432}], "endpoints": endpoints});
+        let slice = fixtures::slice("shop", "db-1", "db", json!({"name": "pg", "port": 5432}), endpoints);
         let mut world =
             Self { snapshot: Snapshot::default(), domain: DnsName::parse("cluster.local").unwrap() };
         world.add(&service);
@@ -41,9 +38,7 @@ impl World {
     }
 
     fn add(&mut self, value: &Value) {
-        let (object, notices) = parse::object(value, &mut Interner::default());
-        assert_eq!(notices, []);
-        self.snapshot.apply(object.unwrap());
+        self.snapshot.apply(object(value));
     }
 
     fn ask(&self, name: &str, kind: DnsQueryType, zone: Option<&str>) -> String {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use expect_test::{Expect, expect};
 use ipnet::IpNet;
 use model::forward::{FirstPacket, ForwardingDecision, ForwardingMode, PacketVerdict};
-use model::{Interner, Name, Node, Protocol, ServiceKey, parse};
+use model::{Name, Node, Protocol, ServiceKey};
 use serde_json::{Value, json};
 
 use super::*;
@@ -25,14 +25,7 @@ fn node(name: &str, addresses: &[IpAddr]) -> Node {
 }
 
 fn snapshot(objects: &[Value]) -> Snapshot {
-    let mut snapshot = Snapshot::default();
-    let mut interner = Interner::default();
-    for value in objects {
-        let (object, notices) = parse::object(value, &mut interner);
-        assert!(notices.is_empty(), "{notices:?}");
-        snapshot.apply(object.expect("a known kind"));
-    }
-    snapshot
+    fixtures::snapshot(objects)
 }
 
 fn packet(protocol: Protocol, src: &str, dst: &str) -> FirstPacket {
@@ -127,7 +120,7 @@ fn check_packet_flows(path: &str) {
 
 /// A LoadBalancer Service with one endpoint on the node `here` and one on `there`.
 fn service(patch: Value) -> Value {
-    let mut service = json!({
+    let service = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "web", "namespace": "shop", "creationTimestamp": "2026-01-02T00:00:00Z"},
         "spec": {
@@ -136,12 +129,7 @@ fn service(patch: Value) -> Value {
         },
         "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}},
     });
-    for (section, fields) in patch.as_object().expect("an object") {
-        for (field, value) in fields.as_object().expect("an object") {
-            service[section][field] = value.clone();
-        }
-    }
-    service
+    fixtures::with(service, &patch)
 }
 
 fn slice(name: &str) -> Value {
@@ -329,14 +317,11 @@ fn the_older_of_two_services_owns_the_address_they_both_request() {
 
 /// An older Service of another tenant with these fields, beside `web`.
 fn intruder(spec: Value, status: Value) -> Value {
-    let mut fields = json!({"type": "LoadBalancer", "clusterIP": "10.96.0.66", "clusterIPs": ["10.96.0.66"]});
-    for (field, value) in spec.as_object().expect("an object") {
-        fields[field] = value.clone();
-    }
-    service(json!({
+    let intruder = service(json!({
         "metadata": {"name": "intruder", "creationTimestamp": "2020-01-01T00:00:00Z"},
-        "spec": fields, "status": status,
-    }))
+        "spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.66", "clusterIPs": ["10.96.0.66"]}, "status": status,
+    }));
+    fixtures::with(intruder, &json!({"spec": spec}))
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use model::backend::ConsumerLocation;
 use model::gateway_api::CONTROLLER;
 use model::route::{BackendTarget, EdgeSettings, RouteTable, Routing};
-use model::{Interner, Labels, Name, ObjectKey, ServiceKey, Snapshot, parse};
+use model::{Labels, Name, ObjectKey, ServiceKey, Snapshot};
 use serde_json::{Value, json};
 
 use super::*;
@@ -11,13 +11,11 @@ use crate::feature_gates::FeatureGates;
 use crate::routes::{MeshClient, RequestOutcome, TracedRequest, outbound};
 
 fn snapshot(objects: &[Value]) -> Snapshot {
-    let (mut snapshot, mut interner) = (Snapshot::default(), Interner::default());
+    let mut snapshot = Snapshot::default();
     let class = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
         "metadata": {"name": "c"}, "spec": {"controllerName": CONTROLLER}});
     for object in std::iter::once(&class).chain(objects) {
-        let (parsed, notices) = parse::object(object, &mut interner);
-        assert_eq!(notices, [], "{object}");
-        snapshot.apply(parsed.expect("a known kind"));
+        snapshot.apply(fixtures::object(object));
     }
     snapshot
 }
@@ -333,7 +331,7 @@ fn https_and_passed_tls_share_a_port_by_sni() {
     let https = |sni: &str| answer(&send(&snapshot, 443, Some(sni), &incoming(sni, "/", &[])));
     assert_eq!((https("a.x.io").as_str(), https("p.x.io").as_str()), ("ns/a 1", "ns/b 1"));
     let no_path = route("r", json!([{"matches": [{"path": {"value": "/only"}}], "backendRefs": to("a")}]));
-    let object = parse::object(&no_path, &mut Interner::default()).0.expect("a route");
+    let object = fixtures::object(&no_path);
     let mut snapshot = snapshot;
     snapshot.apply(object);
     assert_eq!(answer(&send(&snapshot, 443, Some("a.x.io"), &incoming("a.x.io", "/", &[]))), "404");

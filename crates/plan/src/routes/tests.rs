@@ -2,19 +2,13 @@
 
 use expect_test::expect;
 use model::route::{Arrival, BackendId, BackendTarget, EdgeSettings, Responder, Routing, Scheme};
-use model::{Interner, Labels, Name, ObjectKey, ServiceKey, Snapshot, parse};
+use model::{Labels, Name, ObjectKey, ServiceKey, Snapshot};
 use serde_json::{Value, json};
 
 use super::*;
 
 fn world(objects: &[Value]) -> Snapshot {
-    let mut snapshot = Snapshot::default();
-    for value in objects {
-        let (object, notices) = parse::object(value, &mut Interner::default());
-        assert_eq!(notices, [], "{value}");
-        snapshot.apply(object.unwrap());
-    }
-    snapshot
+    fixtures::snapshot(objects)
 }
 
 fn service(name: &str, app_protocol: &str) -> Value {

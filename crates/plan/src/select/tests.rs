@@ -1,7 +1,8 @@
 //! Tests of selection beyond the vectors: Require, Spill, the gates, and the words.
 
 use expect_test::{Expect, expect};
-use model::{Interner, Object, Snapshot, annotation, parse};
+use fixtures::object;
+use model::{Object, Snapshot, annotation};
 use serde_json::{Value, json};
 
 use super::*;
@@ -34,14 +35,12 @@ impl World {
         full.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
         let service = json!({"apiVersion": "v1", "kind": "Service",
             "metadata": {"namespace": "ns", "name": "svc"}, "spec": full});
-        let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": {"namespace": "ns", "name": "svc-1", "annotations": annotations,
-                "labels": {"kubernetes.io/service-name": "svc"}},
-            "ports": [{"name": "p", "port": 8080}], "endpoints": endpoints});
+        let slice = fixtures::with(
+            fixtures::slice("ns", "svc-1", "svc", json!({"name": "p", "port": 8080}), &endpoints),
+            &json!({"metadata": {"annotations": annotations}}),
+        );
         for value in [service, slice] {
-            let (object, notices) = parse::object(&value, &mut Interner::default());
-            assert_eq!(notices, []);
-            snapshot.apply(object.unwrap());
+            snapshot.apply(object(&value));
         }
         Self { snapshot }
     }
@@ -247,7 +246,7 @@ fn slices_beside_those_of_kubernetes_own_controller_are_preferred() {
         let value = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
             "metadata": {"namespace": "ns", "name": name, "labels": labels},
             "ports": [{"name": "p", "port": 8080}], "endpoints": endpoints});
-        parse::object(&value, &mut Interner::default()).0.unwrap()
+        object(&value)
     };
     let theirs = labels("kubernetes.io/service-name", "endpointslice-controller.k8s.io");
     let others = labels("kubernetes.io/service-name", "example.com");

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use fixtures::TestCertificate;
 use futures_util::StreamExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
@@ -107,8 +108,8 @@ impl EchoTls {
     }
 
     pub fn self_signed() -> Self {
-        let made = rcgen::generate_simple_self_signed(["echo.example".to_owned()]).expect("a certificate");
-        Self { chain: made.cert.pem(), key: made.signing_key.serialize_pem(), authority: None }
+        let TestCertificate { chain, key, .. } = TestCertificate::of("echo.example");
+        Self { chain, key, authority: None }
     }
 
     fn acceptor(&self, protocols: &[&[u8]]) -> TlsAcceptor {

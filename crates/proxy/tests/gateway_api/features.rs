@@ -1,7 +1,6 @@
 //! Features that the conformance cases do not show: small cases in the same form.
 
-use std::time::Duration;
-
+use fixtures::eventually_async;
 use serde_json::{Value, json};
 
 use super::check::check;
@@ -512,13 +511,8 @@ async fn mirrors_have_their_fractions_and_a_bad_one_is_dropped() {
         assert_eq!(send(at, &sent, &host, &running.world.pairs).await.status, 200);
     }
     let count = |name: &str| running.world.sightings.all().iter().filter(|saw| saw.workload == name).count();
-    // A minute at most: nothing waits for copies.
-    for _ in 0..6_000 {
-        if count("all") == 100 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    // Nothing waits for copies.
+    eventually_async("all copies", async || count("all") == 100).await;
     assert_eq!((count("one"), count("all"), count("none")), (100, 100, 0));
     assert!((20..=80).contains(&count("half")), "{}", count("half"));
 }

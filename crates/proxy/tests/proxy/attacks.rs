@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use fixtures::eventually_async;
 use model::route::{EdgeSettings, TrustedProxies};
 use proxy::{CircuitBreakerLimits, ListenerKind, ProxyLimits, ProxyOptions, ProxyTables, ProxyTimeouts};
 use serde_json::json;
@@ -200,7 +201,8 @@ async fn slow_windows(from: From) {
     let proxy = running.clone();
     let attack =
         Attack::start(24, move |at| http2_streams(proxy.clone(), from.address(at), 16, "/long", Some(1)));
-    wait_until("nothing is evicted", || metric_sum(&running, "evictions_total", "bodies") > 0).await;
+    eventually_async("nothing is evicted", async || metric_sum(&running, "evictions_total", "bodies") > 0)
+        .await;
     let most = Arc::new(AtomicUsize::new(0));
     let (watched, seen) = (running.clone(), most.clone());
     let watch = tokio::spawn(async move {
@@ -218,7 +220,7 @@ async fn slow_windows(from: From) {
     println!("{from:?}: at most {most} bytes held, {} attackers closed", attack.closed.load(Relaxed));
     assert!(most <= HELD + HELD / 4, "{most} bytes were held");
     drop(attack);
-    wait_until("bytes are held for clients that are gone", || {
+    eventually_async("bytes are held for clients that are gone", async || {
         metric_sum(&running, "held_body_bytes", "") == 0
     })
     .await;
@@ -245,12 +247,13 @@ async fn unread_responses(from: From) {
     let running = running(ProxyOptions { limits, ..ProxyOptions::default() }).await;
     let proxy = running.clone();
     let attack = Attack::start(96, move |at| http1_unread(proxy.clone(), from.address(at)));
-    wait_until("nothing is evicted", || metric_sum(&running, "evictions_total", "bodies") > 0).await;
+    eventually_async("nothing is evicted", async || metric_sum(&running, "evictions_total", "bodies") > 0)
+        .await;
     let answers = other_client(&running, 40).await;
     assert_eq!(answers, Answers { whole: 40, failed: Vec::new() }, "{from:?}");
     assert!(attack.closed.load(Relaxed) > 0, "no attacker was closed");
     drop(attack);
-    wait_until("bytes are held for clients that are gone", || {
+    eventually_async("bytes are held for clients that are gone", async || {
         metric_sum(&running, "held_body_bytes", "") == 0
     })
     .await;
@@ -296,7 +299,7 @@ async fn hanging_requests(from: From, protocol_is_http2: bool) {
     } else {
         Attack::start(200, move |at| http1_hanging(proxy.clone(), from.address(at)))
     };
-    wait_until("the backend is not full", || {
+    eventually_async("the backend is not full", async || {
         let refused = metric_sum(&running, "backend_overflows_total", "requests");
         refused + metric_sum(&running, "backend_evictions_total", "") + 128 >= 200
     })
@@ -309,8 +312,10 @@ async fn hanging_requests(from: From, protocol_is_http2: bool) {
     }
     assert!(metric_sum(&running, "upstream_sockets", "") <= 128 + 32, "more connections than allowed");
     drop(attack);
-    wait_until("slots are held for clients that are gone", || metric_sum(&running, "open_requests", "") == 0)
-        .await;
+    eventually_async("slots are held for clients that are gone", async || {
+        metric_sum(&running, "open_requests", "") == 0
+    })
+    .await;
 }
 
 async fn http1_hanging(running: Arc<Running>, from: Ipv4Addr) {
@@ -362,7 +367,8 @@ async fn hanging_requests_leave_others_their_share_of_the_proxy() {
     let attack = Attack::start(20, move |at| {
         http2_streams(proxy.clone(), From::Sixteen.address(at), 64, "/hang", None)
     });
-    wait_until("the proxy is not full", || metric_sum(&running, "open_requests", "") >= 128).await;
+    eventually_async("the proxy is not full", async || metric_sum(&running, "open_requests", "") >= 128)
+        .await;
     let answers = other_client(&running, 60).await;
     assert_eq!(answers, Answers { whole: 60, failed: Vec::new() });
     assert!(metric_sum(&running, "evictions_total", "requests") > 0, "nothing was evicted");
@@ -383,14 +389,17 @@ async fn hanging_requests_at_all_descriptors(from: From) {
     let proxy = running.clone();
     let attack =
         Attack::start(20, move |at| http2_streams(proxy.clone(), from.address(at), 128, "/hang", None));
-    wait_until("descriptors are free", || metric_sum(&running, "upstream_sockets", "") >= 96).await;
+    eventually_async("descriptors are free", async || metric_sum(&running, "upstream_sockets", "") >= 96)
+        .await;
     let answers = other_client(&running, 40).await;
     assert_eq!(answers, Answers { whole: 40, failed: Vec::new() }, "{from:?}");
     assert!(metric_sum(&running, "upstream_sockets", "") <= 96, "more connections than descriptors");
     assert!(metric_sum(&running, "evictions_total", "descriptors") > 0, "nothing was evicted");
     drop(attack);
-    wait_until("descriptors of clients that are gone", || metric_sum(&running, "upstream_sockets", "") < 96)
-        .await;
+    eventually_async("descriptors of clients that are gone", async || {
+        metric_sum(&running, "upstream_sockets", "") < 96
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -423,7 +432,7 @@ async fn idle_connections_are_closed_for_new_ones() {
                 while let Ok(1..) = stream.read(&mut answer).await {}
             }
         });
-        wait_until("the limit is not reached", || running.proxy.open_connections() >= 85).await;
+        eventually_async("the limit is not reached", async || running.proxy.open_connections() >= 85).await;
         let answers = other_client(&running, 40).await;
         assert_eq!(answers, Answers { whole: 40, failed: Vec::new() }, "{from:?}");
         assert!(metric_sum(&running, "evictions_total", "\"connections\"") > 0, "nothing was evicted");
@@ -450,7 +459,8 @@ async fn idle_tunnels_are_closed_for_other_clients() {
             let _ = stream.read_u8().await;
         }
     });
-    wait_until("the backend is not full", || metric_sum(&running, "upstream_sockets", "") >= 250).await;
+    eventually_async("the backend is not full", async || metric_sum(&running, "upstream_sockets", "") >= 250)
+        .await;
     let answers = other_client(&running, 40).await;
     assert_eq!(answers, Answers { whole: 40, failed: Vec::new() });
     drop(attack);
@@ -486,24 +496,21 @@ async fn clients_behind_a_trusted_load_balancer_have_shares_of_their_own() {
             stream.write_all(request.as_bytes()).await.expect("sent");
             stream
         };
-        let all = |count| {
-            let running = &running;
-            move || {
-                let lost = ["backend_evictions_total", "backend_overflows_total"];
-                let lost: u64 = lost.iter().map(|name| metric_sum(running, name, "")).sum();
-                metric_sum(running, "open_requests", "") + lost >= count
-            }
+        let is_at = |count| {
+            let lost = ["backend_evictions_total", "backend_overflows_total"];
+            let lost: u64 = lost.iter().map(|name| metric_sum(&running, name, "")).sum();
+            metric_sum(&running, "open_requests", "") + lost >= count
         };
         let mut attackers = Vec::new();
         for count in 1..=15 {
             attackers.push(hang("192.0.2.1").await);
-            wait_until("no request arrives", all(count)).await;
+            eventually_async("no request arrives", async || is_at(count)).await;
         }
         let mut other = hang("192.0.2.2").await;
-        wait_until("the other request does not arrive", all(16)).await;
+        eventually_async("the other request does not arrive", async || is_at(16)).await;
         for count in 17..=40 {
             attackers.push(hang("192.0.2.1").await);
-            wait_until("no request arrives", all(count)).await;
+            eventually_async("no request arrives", async || is_at(count)).await;
         }
         assert!(metric_sum(&running, "backend_evictions_total", "") > 0, "nothing was evicted");
         let answer = tokio::time::timeout(Duration::from_millis(100), other.read_u8()).await;

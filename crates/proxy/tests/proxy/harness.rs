@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
+use fixtures::eventually_async;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Frame, Incoming};
@@ -15,7 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use model::backend::{Backend, BackendEndpoint, BackendTable, ConsumerLocation};
 use model::route::{AppProtocol, BackendId, RouteTable};
-use model::{Interner, Locality, ObjectKey, ServiceKey, Snapshot, parse};
+use model::{Locality, ObjectKey, ServiceKey, Snapshot};
 use proxy::{ListenerKind, Proxy, ProxyOptions, ProxyTables};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -26,14 +27,6 @@ use tokio::net::{TcpListener, TcpStream};
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How long an answer may take on a loaded machine.
 pub const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
-
-pub async fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < ANSWER_PATIENCE, "{what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
 
 /// The sum of a metric over its labels; `labels` is a part of the line.
 pub fn metric_sum(running: &Running, name: &str, labels: &str) -> u64 {
@@ -93,7 +86,7 @@ impl Echo {
     }
 
     pub async fn wait_for(&self, count: usize) -> Vec<Seen> {
-        wait_until("requests at the endpoint", || self.seen().len() >= count).await;
+        eventually_async("requests at the endpoint", async || self.seen().len() >= count).await;
         self.seen()
     }
 }
@@ -215,13 +208,7 @@ pub fn snapshot(resources: &[Value], services: &[&str], listeners: Option<&Value
         values.push(json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway",
             "metadata": {"name": "edge"}, "spec": {"listeners": listeners}}));
     }
-    let (mut snapshot, mut interner) = (Snapshot::default(), Interner::default());
-    for value in &values {
-        let (object, notices) = parse::object(value, &mut interner);
-        assert_eq!(notices, [], "{value}");
-        snapshot.apply(object.expect("a known kind"));
-    }
-    snapshot
+    fixtures::snapshot(&values)
 }
 
 /// A Service's protocol by its name: `grpc-*`, `h2-*` and `tcp-*` are what they say.
@@ -493,15 +480,11 @@ pub async fn extended_connect(
     request: impl Fn() -> http::Request<http_body_util::combinators::BoxBody<Bytes, Infallible>>,
 ) -> hyper::Response<hyper::body::Incoming> {
     let mut sender = http2(address).await;
-    let deadline = tokio::time::Instant::now() + ANSWER_PATIENCE;
-    loop {
+    eventually_async("the settings of the server", async || {
         sender.ready().await.expect("ready");
-        match sender.send_request(request()).await {
-            Ok(answer) => return answer,
-            Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error}"),
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+        sender.send_request(request()).await
+    })
+    .await
 }
 
 pub fn full(bytes: impl Into<Bytes>) -> http_body_util::combinators::BoxBody<Bytes, Infallible> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fixtures::object;
 use proxy::{DirectResponseSources, ProxyOptions, ProxyTables};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -306,7 +307,7 @@ async fn a_client_of_another_namespace_obeys_the_owner_of_a_service_and_no_third
             "metadata": {"namespace": "third", "name": "third"}, "spec": to_other("/thirds")}),
     ];
     for value in &thirds {
-        world.apply(model::parse::object(value, &mut model::Interner::default()).0.expect("a good object"));
+        world.apply(object(value));
     }
     let client = plan::routes::MeshClient {
         namespace: "far".into(),

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use fixtures::eventually_async;
 use proxy::{ProxyLimits, ProxyOptions, ProxyTimeouts};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -124,11 +125,7 @@ async fn a_client_that_takes_no_answer_is_left() {
         format!("POST / HTTP/1.1\r\nhost: a\r\nx-body-back: 1\r\ncontent-length: {}\r\n\r\n", body.len());
     stream.write_all(head.as_bytes()).await.expect("sent");
     stream.write_all(&body).await.expect("sent");
-    let began = Instant::now();
-    while running.proxy.open_connections() > 0 {
-        assert!(began.elapsed() < PATIENCE, "the connection is still held");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually_async("the end of the connection", async || running.proxy.open_connections() == 0).await;
 }
 
 #[tokio::test]
@@ -160,7 +157,7 @@ async fn more_requests_than_allowed_are_503() {
     let running = with_limits(limits, ProxyTimeouts::default()).await;
     let mut slow = running.connect().await;
     slow.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-delay: 1500\r\n\r\n").await.expect("sent");
-    wait_until("the first request", || metric_sum(&running, "open_requests", "") == 1).await;
+    eventually_async("the first request", async || metric_sum(&running, "open_requests", "") == 1).await;
     assert_eq!(running.get("/", &[]).await.status, 503);
     assert_eq!(read_answer(&mut slow, "GET").await.expect("an answer").status, 200);
     assert_eq!(running.get("/", &[]).await.status, 200);

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use fixtures::eventually_async;
 use proxy::{AccessLog, ProxyOptions, ProxyTables};
 use serde_json::{Value, json};
 
@@ -50,7 +51,8 @@ async fn routes_and_backends_are_counted_with_their_zones() {
         "backend_endpoints{backend=\"default/backend:80\",state=\"used\"} 1",
         "open_requests 0",
     ] {
-        wait_until(line, || running.metrics().contains(&format!("\nzoneward_proxy_{line}\n"))).await;
+        eventually_async(line, async || running.metrics().contains(&format!("\nzoneward_proxy_{line}\n")))
+            .await;
     }
 }
 
@@ -70,7 +72,7 @@ async fn counters_go_on_when_tables_change() {
     });
     running.get("/v1", &[]).await;
     for part in ["rules[0]\",code=\"2xx\"} 2", "locality=\"cross-zone\"} 1"] {
-        wait_until(part, || running.metrics().contains(part)).await;
+        eventually_async(part, async || running.metrics().contains(part)).await;
     }
     // What no table has any more is not told any more.
     running.proxy.swap(ProxyTables::default());

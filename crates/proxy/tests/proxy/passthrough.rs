@@ -6,29 +6,22 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fixtures::{TestCertificate, tls_client};
 use proxy::{ListenerKind, ProxyOptions, ProxyTables, ProxyTimeouts};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::harness::*;
 
 /// An endpoint that ends TLS itself, says its name and sends back what it gets.
 async fn endpoint(name: &'static str, host: &str) -> (SocketAddr, CertificateDer<'static>) {
-    let made = rcgen::generate_simple_self_signed([host.to_owned()]).expect("a certificate");
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .expect("a pair");
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let certificate = TestCertificate::of(host);
+    let acceptor = TlsAcceptor::from(certificate.server());
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has ports");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(async move {
@@ -42,7 +35,7 @@ async fn endpoint(name: &'static str, host: &str) -> (SocketAddr, CertificateDer
             });
         }
     });
-    (address, made.cert.der().clone())
+    (address, certificate.der)
 }
 
 fn listeners() -> Value {
@@ -75,14 +68,7 @@ async fn edge(settings: ProxyOptions) -> Edge {
     let backends = Arc::new(backends(&routes, &endpoints));
     let tables = ProxyTables { routes: Arc::new(routes), backends, ..ProxyTables::default() };
     let running = Running::with(tables, ListenerKind::Gateway { port: 8443 }, settings).await;
-    let mut roots = RootCertStore::empty();
-    [trust_one, trust_two].into_iter().for_each(|trusted| roots.add(trusted).expect("a root"));
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Edge { running, config: Arc::new(config) }
+    Edge { running, config: tls_client(&[trust_one, trust_two], &[]) }
 }
 
 const ROUTES: [(&str, &str); 2] = [("one", "tcp-one"), ("two", "tcp-two")];

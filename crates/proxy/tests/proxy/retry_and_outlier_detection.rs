@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fixtures::eventually_async;
 use model::route::RouteTable;
 use proxy::{LoadBalancerSettings, ProxyOptions, ProxyTables, ProxyTimeouts};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -154,7 +155,10 @@ async fn a_request_in_flight_is_finished_by_an_endpoint_that_left_the_table() {
     let (running, routes) = running(&[old.address], ProxyOptions::default()).await;
     let mut slow = running.connect().await;
     slow.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-delay: 500\r\n\r\n").await.expect("sent");
-    wait_until("a connection to the endpoint", || metric_sum(&running, "upstream_sockets", "") > 0).await;
+    eventually_async("a connection to the endpoint", async || {
+        metric_sum(&running, "upstream_sockets", "") > 0
+    })
+    .await;
     running.proxy.swap(tables(&routes, &[new.address]));
     assert_eq!(running.get("/", &[]).await.json()["backend"], "new");
     assert_eq!(read_answer(&mut slow, "GET").await.expect("an answer").json()["backend"], "old");
@@ -171,7 +175,7 @@ async fn the_end_waits_for_what_is_begun_and_no_longer_than_it_may() {
     slow.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-delay: 1500\r\n\r\n").await.expect("sent");
     let mut endless = running.connect().await;
     endless.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx-delay: 60000\r\n\r\n").await.expect("sent");
-    wait_until("two requests", || metric_sum(&running, "open_requests", "") == 2).await;
+    eventually_async("two requests", async || metric_sum(&running, "open_requests", "") == 2).await;
     running.stop();
     let began = Instant::now();
     let proxy = running.proxy.clone();

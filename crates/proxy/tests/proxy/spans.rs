@@ -8,6 +8,7 @@ mod collector;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fixtures::eventually_async;
 use model::route::TrustedProxies;
 use proxy::{ListenerKind, ProxyOptions, ProxyTables, SpanExporter, SpanExporterError, SpanExporterOptions};
 use serde_json::{Value, json};
@@ -47,13 +48,11 @@ fn count(running: &Running, result: &str) -> u64 {
 }
 
 async fn wait_for(running: &Running, result: &str, at_least: u64) {
-    for _ in 0..3_000 {
-        if count(running, result) >= at_least {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("{result}: {}, not {at_least}", count(running, result));
+    eventually_async(&format!("{at_least} {result}"), async || {
+        let found = count(running, result);
+        if found >= at_least { Ok(()) } else { Err(found) }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -298,7 +297,10 @@ async fn a_client_that_disconnects_ends_both_spans() {
     let running = with_rules(rules(), traced(collector.options())).await;
     let mut stream = running.connect().await;
     stream.write_all(b"GET /v1 HTTP/1.1\r\nhost: a\r\nx-delay: 5000\r\n\r\n").await.expect("sent");
-    wait_until("a connection to the endpoint", || metric_sum(&running, "upstream_sockets", "") > 0).await;
+    eventually_async("a connection to the endpoint", async || {
+        metric_sum(&running, "upstream_sockets", "") > 0
+    })
+    .await;
     drop(stream);
     let spans = collector.spans(2).await;
     for span in &spans {

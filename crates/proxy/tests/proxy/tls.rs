@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use fixtures::{TestCertificate, tls_client};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use model::ObjectKey;
@@ -12,21 +13,15 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::harness::*;
 use super::tcp::greeter;
 
 /// A certificate for a host, as a Secret has it, and as a client trusts it.
 fn certificate(host: &str) -> (Arc<ServerCertificate>, CertificateDer<'static>) {
-    let made = rcgen::generate_simple_self_signed([host.to_owned()]).expect("a certificate");
-    let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-    (
-        Arc::new(ServerCertificate::parse(chain.as_bytes(), key.as_bytes()).expect("a pair")),
-        made.cert.der().clone(),
-    )
+    let TestCertificate { chain, key, der } = TestCertificate::of(host);
+    (Arc::new(ServerCertificate::parse(chain.as_bytes(), key.as_bytes()).expect("a pair")), der)
 }
 
 fn listeners(protocol: &str) -> Value {
@@ -79,17 +74,10 @@ async fn edge(routes: RouteTable, with_second: bool, endpoints: Option<std::net:
 
 impl Edge {
     async fn connect(&self, name: &str, alpn: &[&str]) -> std::io::Result<TlsStream<tokio::net::TcpStream>> {
-        let mut roots = RootCertStore::empty();
-        self.trusted.iter().for_each(|trusted| roots.add(trusted.clone()).expect("a root"));
-        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let config = tls_client(&self.trusted, alpn);
         let stream = self.running.connect().await;
         let name = ServerName::try_from(name.to_owned()).expect("a name");
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+        TlsConnector::from(config).connect(name, stream).await
     }
 
     async fn get1(&self, name: &str, host: &str) -> (u16, Value) {
@@ -184,9 +172,7 @@ async fn bytes_by_tls_end_here_and_go_on_in_the_clear() {
 
 #[test]
 fn a_bad_secret_says_why() {
-    let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).expect("a certificate");
-    let other = rcgen::generate_simple_self_signed(["b.test".to_owned()]).expect("a certificate");
-    let (chain, key) = (made.cert.pem(), other.signing_key.serialize_pem());
+    let (chain, key) = (TestCertificate::of("a.test").chain, TestCertificate::of("b.test").key);
     for (chain, key, why) in [
         ("", key.as_str(), "contains no certificate"),
         (chain.as_str(), "", "not a PEM private key"),

@@ -1,9 +1,9 @@
 //! Tests of rendering: what Envoy would read, from policies to JSON.
 
 use expect_test::{Expect, expect};
+use model::Snapshot;
 use model::backend::{ConsumerLocation, ProxyProtocol};
 use model::route::TrustedProxies;
-use model::{Interner, Snapshot, parse};
 use plan::FeatureGates;
 use plan::routes::{MeshClient, gateway, sidecar};
 use serde_json::{Value, json};
@@ -12,13 +12,7 @@ use super::*;
 use crate::config_dump;
 
 fn snapshot(objects: &[Value]) -> Snapshot {
-    let (mut snapshot, mut interner) = (Snapshot::default(), Interner::default());
-    for value in objects {
-        let (object, notices) = parse::object(value, &mut interner);
-        assert_eq!(notices, [], "{value}");
-        snapshot.apply(object.expect("a known kind"));
-    }
-    snapshot
+    fixtures::snapshot(objects)
 }
 
 fn service(name: &str, address: &str) -> Value {

@@ -6,6 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use envoy_types::pb::google::protobuf::Struct;
+use fixtures::eventually_async;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use hyper::client::conn::http2 as client;
@@ -92,13 +93,8 @@ impl World {
     }
 
     async fn until(&self, what: &str, is_reached: impl Fn(&World) -> bool) {
-        let reached = async {
-            while !is_reached(self) {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        let waited = tokio::time::timeout(WAIT, reached).await;
-        waited.unwrap_or_else(|_| panic!("{what}: {} bytes held", self.memory.used()));
+        let held = || format!("{} bytes held", self.memory.used());
+        eventually_async(what, async || is_reached(self).then_some(()).ok_or_else(held)).await;
     }
 }
 
@@ -322,12 +318,7 @@ async fn stream_that_ended_its_requests_counts_until_its_response_is_read() {
         let read = tokio::time::timeout(WAIT, responses.collect()).await.expect("an end").unwrap();
         assert!(read.to_bytes().len() > MIB);
     }
-    let reopened = async {
-        while client.open().await.is_err() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(WAIT, reopened).await.expect("a slot is free");
+    eventually_async("a slot is free", async || client.open().await).await;
     world.until("nothing is held", |world| world.memory.used() == 0).await;
 }
 

@@ -5,8 +5,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 
 /// A request head or an answer.
@@ -175,12 +176,8 @@ impl Echo {
     /// Refuses connections from now on, and returns when those that were open have ended.
     pub fn stop(&self) {
         self.end();
-        let start = Instant::now();
         // Each connection has a copy of it, and so has the listener.
-        while Arc::strong_count(&self.down) > 1 {
-            assert!(start.elapsed() < Duration::from_secs(60), "a connection is still open");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        eventually("the end of all connections", || Arc::strong_count(&self.down) == 1);
     }
 
     fn end(&self) {

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fixtures::object;
 use model::backend::ConsumerLocation;
 use model::route::INJECTED_FAULT;
-use model::{Interner, Labels, Timestamp, parse};
+use model::{Labels, Timestamp};
 use plan::FeatureGates;
 use proxy::{ListenerKind, Proxy, ProxyOptions, ProxyTables};
 use serde_json::{Value, json};
@@ -187,8 +188,7 @@ fn a_young_endpoint_has_the_share_of_the_plan_once_and_not_its_square() {
                     "labels": {"kubernetes.io/service-name": "web"}},
                 "ports": [{"name": "", "port": echo.address.port()}],
                 "endpoints": [{"addresses": ["127.0.0.1"]}]});
-            let (object, _) = parse::object(&slice, &mut Interner::default());
-            world.apply(object.expect("a slice"));
+            world.apply(object(&slice));
         }
         plan::capacity::advance(&mut world, Timestamp::from_seconds(NOW));
         let mut input = sidecar_input(&world, "ns", ("client", &Labels::EMPTY), "web", at, &Places::new());

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use fixtures::object;
 use model::backend::ConsumerLocation;
-use model::{Interner, Labels, Snapshot, parse};
+use model::{Labels, Snapshot};
 use plan::FeatureGates;
 use serde_json::{Value, json};
 use xds::render::{RenderInput, render};
@@ -31,8 +32,7 @@ fn world(settings: &Value, echoes: &[Echo]) -> Snapshot {
                 "labels": {"kubernetes.io/service-name": "web"}},
             "ports": [{"name": "", "port": echo.address.port()}],
             "endpoints": [{"addresses": ["127.0.0.1"], "zone": zone, "hints": hints}]});
-        let (object, _) = parse::object(&slice, &mut Interner::default());
-        world.apply(object.expect("a slice"));
+        world.apply(object(&slice));
     }
     world
 }

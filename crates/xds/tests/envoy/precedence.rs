@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use model::route::RouteTable;
-use model::{Interner, Labels, Snapshot, parse};
+use model::{Labels, Snapshot};
 use plan::routes::{MeshClient, outbound};
 use serde_json::{Value, json};
 use xds::render::{EnvoyListeners, RenderInput, render};
@@ -109,11 +109,7 @@ fn envoy_asks_patterns_before_the_implied_catch_all_and_says_why_it_refuses() {
 }
 
 fn objects(values: &[Value]) -> Snapshot {
-    let (mut snapshot, mut interner) = (Snapshot::default(), Interner::default());
-    for value in values {
-        snapshot.apply(parse::object(value, &mut interner).0.expect("a good object"));
-    }
-    snapshot
+    fixtures::snapshot(values)
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+
+use fixtures::eventually;
 
 /// A running Envoy.
 pub struct Envoy {
@@ -60,13 +61,7 @@ impl Envoy {
     }
 
     pub fn wait(&self, what: &str, mut done: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !done() {
-            if start.elapsed() > Duration::from_secs(60) {
-                panic!("{what} did not come within a minute; Envoy says: {}", self.log());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        eventually(what, || done().then_some(()).ok_or_else(|| format!("Envoy says: {}", self.log())));
     }
 
     pub fn log(&self) -> String {

@@ -5,7 +5,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use model::{Interner, Labels, parse};
+use fixtures::object;
+use model::Labels;
 use proxy::Proxy;
 use serde_json::{Value, json};
 use xds::bootstrap::Bootstrap;
@@ -65,9 +66,7 @@ fn input(rule: Option<&Value>, at: SocketAddr, backend: SocketAddr) -> RenderInp
         let route = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
             "metadata": {"name": "route", "namespace": "ns"},
             "spec": {"parentRefs": [{"group": "", "kind": "Service", "name": "web"}], "rules": [rule]}});
-        let (object, notices) = parse::object(&route, &mut Interner::default());
-        assert_eq!(notices, []);
-        world.apply(object.expect("a route"));
+        world.apply(object(&route));
     }
     let places: Places = [("web".to_owned(), vec![(backend, "a", 1.0)])].into();
     sidecar_input(&world, "ns", ("client", &Labels::EMPTY), "web", at, &places)

@@ -8,15 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use fixtures::{TestCertificate, tls_client};
 use model::ObjectKey;
 use model::route::AppProtocol;
 use serde_json::{Value, json};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{
-    ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
-};
+use tokio_rustls::rustls::{ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 use xds::render::{PemKeyPair, RenderInput, render};
 use xds::resource::ResourceType;
 
@@ -28,9 +27,8 @@ use toolbox::ports::free_port;
 
 /// A certificate for a host, as a Secret has it, and as a client trusts it.
 fn certificate(host: &str) -> (Arc<PemKeyPair>, CertificateDer<'static>) {
-    let made = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
-    let (chain, key) = (made.cert.pem().into_bytes(), made.signing_key.serialize_pem().into_bytes());
-    (Arc::new(PemKeyPair { chain: chain.into(), key: key.into() }), made.cert.der().clone())
+    let TestCertificate { chain, key, der } = TestCertificate::of(host);
+    (Arc::new(PemKeyPair { chain: chain.into_bytes().into(), key: key.into_bytes().into() }), der)
 }
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
@@ -42,16 +40,8 @@ fn connect(
     trusted: &[&CertificateDer<'static>],
     alpn: &[&str],
 ) -> std::io::Result<Stream> {
-    let mut roots = RootCertStore::empty();
-    trusted.iter().for_each(|trusted| roots.add((*trusted).clone()).unwrap());
-    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
-    let mut client =
-        ClientConnection::new(Arc::new(config), ServerName::try_from(name.to_owned()).unwrap()).unwrap();
+    let config = tls_client(trusted.iter().copied(), alpn);
+    let mut client = ClientConnection::new(config, ServerName::try_from(name.to_owned()).unwrap()).unwrap();
     let mut stream = TcpStream::connect(at)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     client.complete_io(&mut stream)?;

@@ -3,15 +3,12 @@
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use fixtures::{TestCertificate, eventually};
 use serde_json::{Value, json};
 
 use crate::chart::api::{Recorded, TestApi};
 use crate::chart::helm::ValueSet;
-
-/// A machine under load is slow, not wrong.
-const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What a request asks for, in the words of RBAC.
 #[derive(Debug, PartialEq, Eq)]
@@ -150,33 +147,28 @@ fn accesses(requests: &[Recorded]) -> Vec<Access> {
 
 /// Waits until a role has asked for all of these: a verb and a resource.
 fn until_asked(api: &TestApi, role: &str, wanted: &[(&str, &str)]) {
-    let began = Instant::now();
-    loop {
+    eventually(&format!("{role} asks"), || {
         let made = accesses(&api.recorded(role));
         let is_there = |(verb, resource): &&(&str, &str)| {
             made.iter().any(|access| access.verb == *verb && access.resource == *resource)
         };
         let missing: Vec<_> = wanted.iter().filter(|wanted| !is_there(wanted)).collect();
         if missing.is_empty() {
-            return;
+            return Ok(());
         }
         let log = fs::read_to_string(api.folder.join(format!("{role}.log"))).unwrap_or_default();
-        assert!(began.elapsed() < PATIENCE, "{role} did not ask for {missing:?}: {log}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        Err(format!("not yet for {missing:?}: {log}"))
+    });
 }
 
 /// A certificate for `shop.example.com`, as a Secret, and as the files of the xDS server.
 fn certificates(api: &TestApi) {
-    let made = rcgen::generate_simple_self_signed(["shop.example.com".to_owned()]).unwrap();
-    let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-    for (file, text) in [("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &cert)] {
+    let made = TestCertificate::of("shop.example.com");
+    for (file, text) in [("tls.crt", &made.chain), ("tls.key", &made.key), ("ca.crt", &made.chain)] {
         fs::write(api.folder.join(file), text).unwrap();
     }
     for name in ["shop-example-com", "api-example-com"] {
-        let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
-            "metadata": {"name": name}, "stringData": {"tls.crt": cert, "tls.key": key}});
-        api.create("/api/v1/namespaces/default/secrets", secret);
+        api.create("/api/v1/namespaces/default/secrets", made.secret(name));
     }
 }
 
@@ -212,8 +204,7 @@ fn create_with_status(api: &TestApi, path: &str, object: &Value) {
 fn pod(api: &TestApi, name: &str, address: &str) {
     let pod = json!({"metadata": {"name": name, "labels": {"app": "cart"}},
         "spec": {"nodeName": "node-a", "containers": [{"name": "cart", "image": "cart"}]},
-        "status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
-            "conditions": [{"type": "Ready", "status": "True"}]}});
+        "status": fixtures::pod_status(&[address], true)});
     create_with_status(api, "/api/v1/namespaces/shop/pods", &pod);
 }
 

@@ -6,10 +6,11 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use clap::Parser;
+use fixtures::eventually_async;
 use serde_json::{Value, json};
 use zoneward::cli::{CoexistFlag, SliceMaking};
 
-use crate::controller::world::{World, config, eventually, items, pod_status};
+use crate::controller::world::{World, config, items, pod_status};
 
 const WORLDS: u64 = 16;
 
@@ -266,7 +267,7 @@ async fn plan_slices_shows_what_the_controller_writes() {
         world.start(config);
         let running = &world;
         let (known, planned) = (&known, &planned);
-        eventually(&format!("world {seed}: the slices are as planned"), || async {
+        eventually_async(&format!("world {seed}: the slices are as planned"), || async {
             let slices = running.slices("default").await;
             let mut have: Vec<String> = slices.iter().map(|slice| essence(slice, known)).collect();
             have.sort();

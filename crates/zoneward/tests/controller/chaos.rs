@@ -8,9 +8,10 @@ mod processes;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use fixtures::eventually_async;
 use kube::Client;
 
-use crate::controller::world::{self, Running, World, config, eventually};
+use crate::controller::world::{self, Running, World, config};
 use change::{Model, check_plan};
 use faulty::{Dice, Faulty};
 
@@ -32,7 +33,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 async fn at_rest(world: &World, model: &Model, round: u64, seed: u64) {
-    eventually(&format!("the slices equal the plan (round {round}, ZONEWARD_SEED={seed})"), || async {
+    eventually_async(&format!("the slices equal the plan (round {round}, ZONEWARD_SEED={seed})"), || async {
         model.check(world).await?;
         check_plan(world).await
     })

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use fixtures::{eventually_async, node};
 use serde_json::{Value, json};
 
-use crate::controller::world::{World, config, eventually, items, node, pod, pod_status, vectors};
+use crate::controller::world::{World, config, items, pod, pod_status, vectors};
 
 /// A world with a controller and two zones, and the vectors of some kinds.
 async fn begin(file: &str, kinds: &[&str]) -> (World, Vec<Value>) {
@@ -77,7 +78,7 @@ async fn slices(
     service: &str,
     check: impl Fn(&[Value]) -> bool,
 ) -> Vec<Value> {
-    eventually(&format!("{}", vector["id"]), || async {
+    eventually_async(&format!("{}", vector["id"]), || async {
         let slices = world.slices_of(namespace, service).await;
         if check(&slices) { Ok(slices) } else { Err(format!("{slices:#?}")) }
     })

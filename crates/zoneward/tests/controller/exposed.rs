@@ -1,9 +1,10 @@
 //! Slices that `zoneward expose` makes: the endpoints are its own, hints and conditions follow the Service.
 
+use fixtures::{eventually_async, node};
 use serde_json::{Value, json};
 
 use crate::controller::expect_condition;
-use crate::controller::world::{World, config, eventually, items, node};
+use crate::controller::world::{World, config, items};
 
 pub async fn exposed(world: &World) -> Value {
     for (name, zone) in [("n1", "za"), ("n2", "zb")] {
@@ -35,7 +36,7 @@ async fn slices_of_expose_follow_the_services_distribution() {
     let path = "/api/v1/namespaces/default/services/web";
     let hinted = async |wanted: usize| {
         let world = &world;
-        eventually("the hints follow", || async {
+        eventually_async("the hints follow", || async {
             let slices = world.slices_of("default", "web").await;
             let endpoints = items(&slices[0]["endpoints"]);
             let own = |e: &&Value| e["hints"]["forZones"][0]["name"] == e["zone"];
@@ -58,7 +59,7 @@ async fn slices_of_expose_follow_the_services_distribution() {
     assert_eq!(slice["metadata"]["annotations"], Value::Null);
     assert_eq!(slice["endpoints"], before["endpoints"]);
     let world = &world;
-    eventually("the conditions go with it", || async {
+    eventually_async("the conditions go with it", || async {
         let left = items(&world.get(path).await["status"]["conditions"]).len();
         if left == 0 { Ok(()) } else { Err(left.to_string()) }
     })

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use fixtures::eventually_async;
 use serde_json::{Value, json};
 use store::credentials::Credentials;
 use store::server::ApiServer;
 use tokio::sync::watch;
 
-use crate::controller::world::{World, eventually, items, slices_path};
+use crate::controller::world::{World, items, slices_path};
 use crate::controller::{settled, shop};
 
 /// The embedded API on a socket, for the command as an operator runs it.
@@ -79,7 +80,7 @@ async fn hand_back_removes_what_only_we_write_and_leaves_the_rest() {
         json!({"metadata": {"annotations": {"zoneward.dev/default-traffic-distribution": "RequireZone"}}});
     world.merge("/api/v1/namespaces/default", &default).await;
     let running = &world;
-    eventually("slices and Service say Require, by a default", || async {
+    eventually_async("slices and Service say Require, by a default", || async {
         let found = traces(running).await;
         let annotations = found.iter().filter(|t| t.starts_with("zoneward.dev/mechanism")).cloned();
         let annotations: Vec<String> = annotations.collect();
@@ -188,7 +189,7 @@ async fn hand_back_is_refused_while_another_controller_leads() {
     };
     let elector = cluster::leader_election::LeaderElector::start(world.client.clone(), Some(settings));
     elector.leading().wait_for(|leading| *leading).await.unwrap();
-    eventually("the slices say it", || async {
+    eventually_async("the slices say it", || async {
         let found = traces(&world).await;
         if found.is_empty() { Err("nothing".to_owned()) } else { Ok(()) }
     })

@@ -9,13 +9,14 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use controller::ControllerMetrics;
+use fixtures::{eventually_async, node};
 use http::{Method, Request};
 use kube::Client;
 use store::api::Caller;
 use store::server::LocalApi;
 use tokio::sync::watch;
 
-use crate::controller::world::{World, config, eventually, node, pod, ready, service, start_standby};
+use crate::controller::world::{World, config, pod, ready, service, start_standby};
 
 /// The API behind a gate that holds slice writes back while it is shut. What was sent is carried out when it opens,
 /// whether or not the sender still waits: so it is with a network.
@@ -78,7 +79,7 @@ async fn unwritten(pods: u8) -> World {
 /// One slice that lists just these pods.
 async fn listed(world: &World, pods: u8) {
     let wanted: Vec<String> = (1..=pods).map(|i| format!("10.1.0.{i}")).collect();
-    eventually("one slice lists the pods", || async {
+    eventually_async("one slice lists the pods", || async {
         let slices = world.slices_of("default", "web").await;
         let right = slices.len() == 1 && ready(&slices) == wanted;
         if right { Ok(()) } else { Err(format!("{} slices, {:?}", slices.len(), ready(&slices))) }
@@ -115,7 +116,7 @@ async fn a_late_create_of_a_deposed_leader_is_repaired_by_one_write() {
     let prompt = Gate::new(&world, opened);
     let first = start_standby(&Client::new(late.clone(), "default"), config(), &ControllerMetrics::default());
     first.leading.send_replace(true);
-    eventually("the first has sent its slice", || async {
+    eventually_async("the first has sent its slice", || async {
         if late.writes.load(Ordering::Relaxed) == 1 { Ok(()) } else { Err(String::new()) }
     })
     .await;
@@ -145,7 +146,7 @@ async fn a_late_change_of_a_deposed_leader_fails_by_its_version() {
     listed(&world, 1).await;
     gate.send_replace(false);
     world.put(&pod("default", "web-2", "web", "n2", "10.1.0.2")).await;
-    eventually("the first has sent its change", || async {
+    eventually_async("the first has sent its change", || async {
         if late.writes.load(Ordering::Relaxed) == 2 { Ok(()) } else { Err(String::new()) }
     })
     .await;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fixtures::{eventually_async, node};
 use http::{Method, Request};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-use crate::controller::world::{World, config, eventually, items, node, pod, service, start};
+use crate::controller::world::{World, config, items, pod, service, start};
 use crate::controller::{condition, expect_condition};
 
 /// The API, but as long as `refuses` is true it takes no slice.
@@ -88,7 +89,7 @@ async fn a_region_of_nine_zones_is_taken_by_the_api() {
     assert_eq!(endpoints.len(), 9);
     assert!(endpoints.iter().all(|endpoint| endpoint["hints"].is_null()), "{endpoints:?}");
     let world = &world;
-    eventually("the Event says why there are no hints", || async {
+    eventually_async("the Event says why there are no hints", || async {
         let events = items(&world.get("/api/v1/namespaces/default/events").await["items"]);
         let said = events.iter().any(|event| event["reason"] == "TooManyZonesForHints");
         if said { Ok(()) } else { Err(format!("{events:?}")) }

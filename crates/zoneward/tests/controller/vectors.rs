@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use fixtures::eventually_async;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use crate::controller::world::{World, config, eventually, items, pod_status, vectors};
+use crate::controller::world::{World, config, items, pod_status, vectors};
 
 fn address(i: &Value) -> String {
     let i = i.as_u64().expect("a number");
@@ -100,7 +101,7 @@ async fn packing(vector: &Value) -> bool {
         let done = changes(&before, &versions(&slices));
         if done == wanted { Ok(slices) } else { Err(format!("{done:?} instead of {wanted:?}")) }
     };
-    eventually(&format!("{id}"), check).await;
+    eventually_async(&format!("{id}"), check).await;
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     let slices = check().await.unwrap_or_else(|why| panic!("{id}: it does not rest: {why}"));
     let lengths = |list: Vec<u64>| {
@@ -158,7 +159,7 @@ async fn auto(vector: &Value) {
     world.start(config);
     let wanted = if expect["hintsPerZone"].is_null() { json!({}) } else { expect["hintsPerZone"].clone() };
     let (world, wanted) = (&world, &wanted);
-    eventually(&format!("{id}: hints"), || async {
+    eventually_async(&format!("{id}: hints"), || async {
         let slices = world.slices_of("default", "svc").await;
         let endpoints: Vec<Value> = slices.iter().flat_map(|s| items(&s["endpoints"])).collect();
         let mut per_zone: BTreeMap<&str, u64> = BTreeMap::new();
@@ -172,7 +173,7 @@ async fn auto(vector: &Value) {
     })
     .await;
     let event = &expect["events"][0];
-    eventually(&format!("{id}: its Event"), || async {
+    eventually_async(&format!("{id}: its Event"), || async {
         let events = items(&world.get("/api/v1/namespaces/default/events").await["items"]);
         let told = |e: &Value| {
             let message = e["message"].as_str().unwrap_or_default();
@@ -216,7 +217,7 @@ async fn distribution(vector: &Value) -> bool {
     let mut world = World::new().await;
     for endpoint in &endpoints {
         let node = endpoint["nodeName"].as_str().unwrap_or_default();
-        world.put(&crate::controller::world::node(node, endpoint["zone"].as_str().unwrap_or_default())).await;
+        world.put(&fixtures::node(node, endpoint["zone"].as_str().unwrap_or_default())).await;
         let address = endpoint["addresses"][0].as_str().unwrap_or_default();
         let name = format!("pod-{}", address.replace('.', "-"));
         let mut pod = crate::controller::world::pod("default", &name, "svc", node, address);
@@ -232,7 +233,7 @@ async fn distribution(vector: &Value) -> bool {
         endpoints.iter().map(|e| (address(e), e["hints"].clone())).collect()
     };
     let (world, wanted) = (&world, &hints(listed(&vector["expect"])));
-    eventually(&format!("{id}"), || async {
+    eventually_async(&format!("{id}"), || async {
         let slices = world.slices_of("default", "svc").await;
         let found = hints(slices.iter().flat_map(|s| items(&s["endpoints"])).collect());
         if found == *wanted { Ok(()) } else { Err(format!("{found:?} instead of {wanted:?}")) }
@@ -288,7 +289,7 @@ async fn pods_become_the_endpoints_of_endpoint_conversion() {
         world.start(config());
         let expect = &vector["expect"]["endpoint"];
         let (world, name) = (&world, &name);
-        eventually(&format!("{id}"), || async {
+        eventually_async(&format!("{id}"), || async {
             let slices = world.slices_of(namespace, name).await;
             let Some(endpoint) = slices.iter().flat_map(|s| items(&s["endpoints"])).next() else {
                 return Err("no endpoint".to_owned());

@@ -1,8 +1,6 @@
 //! For tests: an embedded API in a folder of its own, controllers over it, and objects in and out by the API.
 
-use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use controller::{ControllerConfig, ControllerExit, ControllerMetrics};
 use http::Request;
@@ -179,27 +177,6 @@ pub fn vectors(file: &str) -> Vec<Value> {
     items(&file["vectors"])
 }
 
-/// Waits until a check passes; what it last said is the failure.
-pub async fn eventually<F, T>(what: &str, mut check: impl FnMut() -> F) -> T
-where
-    F: Future<Output = Result<T, String>>,
-{
-    let start = std::time::Instant::now();
-    loop {
-        match check().await {
-            Ok(found) => return found,
-            Err(why) if start.elapsed() > Duration::from_secs(60) => panic!("{what}: {why}"),
-            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-        }
-    }
-}
-
-pub fn node(name: &str, zone: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
-        "status": {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}})
-}
-
 pub fn pod(namespace: &str, name: &str, app: &str, node: &str, address: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": namespace, "labels": {"app": app}},
@@ -208,9 +185,7 @@ pub fn pod(namespace: &str, name: &str, app: &str, node: &str, address: &str) ->
 }
 
 pub fn pod_status(address: &str, ready: bool) -> Value {
-    let ready = if ready { "True" } else { "False" };
-    json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
-        "conditions": [{"type": "Ready", "status": ready}]})
+    fixtures::pod_status(&[address], ready)
 }
 
 pub fn service(namespace: &str, name: &str) -> Value {

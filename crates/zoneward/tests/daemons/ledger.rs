@@ -10,9 +10,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 
-use crate::daemons::world::{Daemon, Folder, get, until};
+use crate::daemons::world::{Daemon, Folder, get};
 use crate::started::ask;
 
 /// What the endpoint answers with.
@@ -118,7 +119,7 @@ fn traffic_of_l7_proxies_is_in_the_ledger_once() {
     let up =
         ["up", "--data-dir", &data, "--zone", "zone-a", "--sidecar", "frontend:18081=web", "--price", "0.02"];
     let up = Daemon::start(&folder, "up", &up);
-    until("the API", || get("127.0.0.1:10270", "/readyz"));
+    eventually("the API", || get("127.0.0.1:10270", "/readyz"));
     make_objects(&folder, &data);
     serve();
     let proxy =
@@ -127,13 +128,13 @@ fn traffic_of_l7_proxies_is_in_the_ledger_once() {
         [&proxy[..], &["18082=web", "--zone", "zone-a", "--bind-address", "127.0.0.1:10300"]].concat();
     let proxy = Daemon::start(&folder, "proxy", &proxy);
     for address in ["127.0.0.1:10280", "127.0.0.1:10300"] {
-        until(address, || get(address, "/readyz"));
+        eventually(address, || get(address, "/readyz"));
     }
     // The node, the sidecar of `up`, and the other proxy.
-    until("three reporters", || (ledger(&folder)["reporters"] == 3).then_some(()));
+    eventually("three reporters", || ledger(&folder)["reporters"] == 3);
     let mut sent = request("127.0.0.1:18081", 40);
     sent += request("127.0.0.1:18082", 40);
-    until("both transfers", || (bytes(&ledger(&folder), "Service") >= sent).then_some(()));
+    eventually("both transfers", || bytes(&ledger(&folder), "Service") >= sent);
     let counted = bytes(&ledger(&folder), "Service");
     assert!(counted < sent + sent / 10, "payload and HTTP headers: {counted} of {sent}");
 
@@ -152,7 +153,7 @@ fn traffic_of_l7_proxies_is_in_the_ledger_once() {
     });
     assert!(is_left_to_the_proxy, "{}", direct());
 
-    until("metrics of the Service", || {
+    eventually("metrics of the Service", || {
         let page = get("127.0.0.1:10270", "/metrics")?;
         let has = |line: &str| page.lines().any(|found| found.starts_with(line));
         (has(r#"zoneward_service_in_zone_ratio{namespace="default",service="web"} 0"#)

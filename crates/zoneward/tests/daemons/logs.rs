@@ -5,10 +5,11 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use fixtures::eventually;
 use serde_json::Value;
 
 use crate::daemons::exposition;
-use crate::daemons::world::{Daemon, Folder, get, until};
+use crate::daemons::world::{Daemon, Folder, get};
 
 const CONTROLLER: &str = "127.0.0.1:10400";
 
@@ -50,8 +51,8 @@ fn children_of_up_log_json_where_up_does_and_nobody_warns_of_the_default_mode() 
     // The alias, which was the name before.
     let words = ["up", "--data-dir", &data, "--log-format", "json", "--sidecar", sidecar];
     let up = Daemon::start(&folder, "up", &words);
-    until("the rules", || up.log().contains("all rules are programmed").then_some(()));
-    until("the sidecar", || get("127.0.0.1:10280", "/livez"));
+    eventually("the rules", || up.log().contains("all rules are programmed"));
+    eventually("the sidecar", || get("127.0.0.1:10280", "/livez"));
     let log = folder.0.join("up.log");
     up.stop();
     let text = std::fs::read_to_string(log).unwrap();
@@ -79,19 +80,19 @@ fn an_api_that_is_away_is_one_line_and_its_return_another() {
         )
     };
     let up = start();
-    until("the API", || get("127.0.0.1:10270", "/readyz"));
+    eventually("the API", || get("127.0.0.1:10270", "/readyz"));
     let controller = Daemon::start(
         &folder,
         "controller",
         &["controller", "--kubeconfig", &kubeconfig, "--bind-address", CONTROLLER],
     );
-    until("the leader", || controller.log().contains(" leading").then_some(()));
+    eventually("the leader", || controller.log().contains(" leading"));
     up.kill();
     let failures = || {
         let families = exposition::parse(&get(CONTROLLER, "/metrics")?);
         families["rest_client_requests_total"].value(&[("code", "<error>")])
     };
-    until("failures", || failures().filter(|count| *count >= 30.0));
+    eventually("failures", || failures().filter(|count| *count >= 30.0));
     let log = controller.log();
     let count = |word: &str| log.lines().filter(|line| line.contains(word)).count();
     assert_eq!(count("API unreachable; retrying"), 1, "{log}");
@@ -100,7 +101,7 @@ fn an_api_that_is_away_is_one_line_and_its_return_another() {
     let warnings = count("WARN") - count("API still unreachable") - count("no longer leading");
     assert_eq!(warnings, 1, "{log}");
     let up = start();
-    until("the return", || controller.log().contains("API reachable again").then_some(()));
+    eventually("the return", || controller.log().contains("API reachable again"));
     controller.stop();
     up.stop();
 }
@@ -113,7 +114,7 @@ fn rust_log_says_how_much_is_logged() {
         let log = folder.0.join(format!("{level}.log"));
         let words = ["mesh", "control", "-f", "/dev/null", "--logging-format", "text"];
         let control = Daemon::start_at(level, &folder, level, &words);
-        until("it serves", || get("127.0.0.1:10272", "/livez"));
+        eventually("it serves", || get("127.0.0.1:10272", "/livez"));
         control.stop();
         let text = std::fs::read_to_string(log).unwrap();
         assert_eq!(text.contains("serving health and metrics"), wanted, "{level}: {text}");

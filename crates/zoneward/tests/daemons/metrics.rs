@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use fixtures::eventually;
 use serde_json::json;
 
 use crate::daemons::exposition::{self, Families, check, check_with_promtool};
 use crate::daemons::reference;
-use crate::daemons::world::{Daemon, Folder, get, until};
+use crate::daemons::world::{Daemon, Folder, get};
 use crate::started::ask;
 
 /// A daemon of the test: where its metrics are, and the headings of the reference that list them.
@@ -26,7 +27,7 @@ fn start(folder: &Folder) -> Vec<Daemon> {
     let socket = folder.path("data/api.sock");
     let up = ["up", "--data-dir", &data, "--zone", "zone-a", "--sidecar", "frontend:18081=backend"];
     let up = Daemon::start(folder, "up", &up);
-    until("the API", || get("127.0.0.1:10270", "/readyz"));
+    eventually("the API", || get("127.0.0.1:10270", "/readyz"));
     let gateway = json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway", "metadata": {"name": "edge"},
         "spec": {"listeners": [{"name": "http", "port": 18080, "protocol": "HTTP"}]}});
     let path = "/apis/zoneward.dev/v1alpha1/namespaces/default/meshgateways";
@@ -45,7 +46,7 @@ fn every_daemon_exposes_the_metrics_of_the_reference_from_the_first_scrape_on() 
     let daemons = start(&folder);
     let reference = reference::read();
     for (name, address, headings) in DAEMONS {
-        let text = until(name, || get(address, "/metrics"));
+        let text = eventually(name, || get(address, "/metrics"));
         println!("{name}: {} lines", text.lines().count());
         check_with_promtool(&text);
         let families = exposition::parse(&text);
@@ -153,7 +154,7 @@ fn the_ports_of_children_can_be_chosen() {
         ],
     );
     for address in ["127.0.0.1:11270", "127.0.0.1:11249", "127.0.0.1:11280", "127.0.0.1:11281"] {
-        let text = until(address, || get(address, "/metrics"));
+        let text = eventually(address, || get(address, "/metrics"));
         assert!(text.contains("zoneward_build_info{"), "{address}");
     }
     up.stop();

@@ -5,10 +5,6 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// A machine under load is slow, not wrong.
-const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A folder for one test, gone at its end.
 pub struct Folder(pub PathBuf);
@@ -79,18 +75,6 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Waits until there is a value.
-pub fn until<T>(what: &str, find: impl Fn() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = find() {
-            return found;
-        }
-        assert!(began.elapsed() < PATIENCE, "{what} did not come");
-        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

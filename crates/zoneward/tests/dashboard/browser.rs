@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
+use fixtures::eventually;
 use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -138,18 +139,13 @@ impl Browser {
 
     /// Waits until an expression is true. A page may be replaced meanwhile.
     pub fn until(&mut self, expression: &str) {
-        let start = Instant::now();
-        loop {
+        eventually(expression, || {
             let found = self.evaluated(expression);
             if found == Ok(json!(true)) {
-                return;
+                return Ok(());
             }
-            if start.elapsed() >= TIMEOUT {
-                let page = self.evaluated("document.body.innerText");
-                panic!("not {expression}: {found:?}\n{page:?}");
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            Err(format!("{found:?}\n{:?}", self.evaluated("document.body.innerText")))
+        });
     }
 
     pub fn screen(&mut self, width: u32, dark: bool) {

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 
 use super::started::{Up, folder};
@@ -46,8 +47,7 @@ fn cluster(name: &str, more: &[&str]) -> (Up, SocketAddr) {
             "spec": {"nodeName": zone, "containers": [{"name": "c", "image": "c"}]}});
         up.post("/api/v1/namespaces/shop/pods", &pod);
         let ip = format!("10.244.{}.10", zone.as_bytes()[5]);
-        let running = json!({"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
-            "conditions": [{"type": "Ready", "status": "True"}]});
+        let running = fixtures::pod_status(&[&ip], true);
         put_status(&up, &format!("/api/v1/namespaces/shop/pods/{zone}"), &running);
     }
     let service =
@@ -65,29 +65,20 @@ fn put_status(up: &Up, path: &str, status: &Value) {
 }
 
 fn status_address(up: &Up) -> SocketAddr {
-    let start = Instant::now();
-    loop {
-        let path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/zoneward-controller";
+    let path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/zoneward-controller";
+    eventually("the address of the status", || {
         let lease = up.ask("GET", path, "").json();
-        let address = &lease["metadata"]["annotations"]["zoneward.dev/status-address"];
-        if let Some(address) = address.as_str() {
-            return address.parse().unwrap();
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "{lease}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        let address = lease["metadata"]["annotations"]["zoneward.dev/status-address"].as_str();
+        address.map(|address| address.parse().unwrap()).ok_or(lease)
+    })
 }
 
-fn eventually(address: SocketAddr, path: &str, part: &str) -> String {
-    let start = Instant::now();
-    loop {
+/// A page when it has this part.
+fn page_with(address: SocketAddr, path: &str, part: &str) -> String {
+    eventually(part, || {
         let answer = get(address, path);
-        if answer.contains(part) {
-            return answer;
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "no {part} in {answer}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        if answer.contains(part) { Ok(answer) } else { Err(answer) }
+    })
 }
 
 #[test]
@@ -99,7 +90,7 @@ fn the_page_of_a_service_shows_its_last_events_and_those_of_no_other() {
             "count": 3, "firstTimestamp": "2026-11-17T08:00:00Z", "lastTimestamp": "2026-11-17T08:30:00Z"});
         up.post("/api/v1/namespaces/shop/events", &event);
     }
-    let page = eventually(address, "/services/shop/cart", "Overloaded");
+    let page = page_with(address, "/services/shop/cart", "Overloaded");
     assert!(page.contains("the zone &lt;b&gt;a&lt;/b&gt; has no capacity (x3)"), "{page}");
     assert!(page.contains("2026-11-17T08:30:00Z") && !page.contains("not of this page"), "{page}");
 }
@@ -107,7 +98,7 @@ fn the_page_of_a_service_shows_its_last_events_and_those_of_no_other() {
 #[test]
 fn other_sites_and_rebound_names_get_nothing() {
     let (up, address) = cluster("dashboard-guard", &[]);
-    eventually(address, "/services", "shop/cart");
+    page_with(address, "/services", "shop/cart");
     let own = format!("http://{address}");
     let host = address.to_string();
     let refused: &[&[(&str, &str)]] = &[
@@ -182,7 +173,7 @@ fn other_sites_and_rebound_names_get_nothing() {
 #[test]
 fn hostile_parameters_make_small_pages() {
     let (up, address) = cluster("dashboard-hostile", &[]);
-    eventually(address, "/services", "shop/cart");
+    page_with(address, "/services", "shop/cart");
     let (long, many) = ("a".repeat(7_000), "q=x&".repeat(1_500));
     for path in [
         format!("/services?q={long}"),
@@ -210,7 +201,7 @@ fn hostile_parameters_make_small_pages() {
 #[test]
 fn viewers_are_bounded_and_a_page_is_rendered_while_they_idle() {
     let (up, address) = cluster("dashboard-viewers", &[]);
-    eventually(address, "/services", "shop/cart");
+    page_with(address, "/services", "shop/cart");
     let viewer = || {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -239,7 +230,7 @@ fn viewers_are_bounded_and_a_page_is_rendered_while_they_idle() {
 #[test]
 fn a_fix_is_applied_with_the_token_of_a_viewer_who_may_and_with_no_other() {
     let (up, address) = cluster("dashboard-apply", &["--allow-apply"]);
-    eventually(address, "/services/shop/cart", "kubectl patch service cart");
+    page_with(address, "/services/shop/cart", "kubectl patch service cart");
     let token = |name: &str| {
         up.post("/api/v1/namespaces/shop/serviceaccounts", &json!({"metadata": {"name": name}}));
         let path = format!("/api/v1/namespaces/shop/serviceaccounts/{name}/token");
@@ -292,7 +283,7 @@ fn a_fix_is_applied_with_the_token_of_a_viewer_who_may_and_with_no_other() {
     let answer = ask(address, "POST", path, &same, &format!("token={editor}"));
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("Applied"), "{answer}");
     assert_eq!(distribution(), "PreferSameZone");
-    eventually(address, "/services/shop/cart", "No setting is known");
+    page_with(address, "/services/shop/cart", "No setting is known");
     let again = ask(address, "POST", path, &same, &format!("token={editor}"));
     assert!(again.starts_with("HTTP/1.1 409"), "{again}");
     std::fs::remove_dir_all(&up.data).unwrap();

@@ -224,8 +224,7 @@ async fn fill(client: &Client) {
                     "spec": {"nodeName": node, "containers": [{"name": "c", "image": "c"}]}});
                 post("/api/v1/namespaces/shop/pods", object).await;
                 let ip = format!("10.244.{}.{}", zone * 50 + at, number + 10);
-                let ready = json!({"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
-                    "conditions": [{"type": "Ready", "status": "True"}]});
+                let ready = fixtures::pod_status(&[&ip], true);
                 status(format!("/api/v1/namespaces/shop/pods/{pod}"), ready).await;
             }
         }

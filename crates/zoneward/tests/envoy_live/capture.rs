@@ -6,11 +6,12 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use fixtures::eventually;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
 use serde_json::json;
 
 use crate::envoy_live::control::{Control, Load, envoy};
-use crate::mesh_live::world::{Machine, Upstream, add_address, ask, body, route, until, way_out};
+use crate::mesh_live::world::{Machine, Upstream, add_address, ask, body, route, way_out};
 use crate::namespace::{run, run_with};
 
 /// The guide's redirect. There is one user in this namespace, so Envoy's own connections are told by where they go, and
@@ -76,7 +77,7 @@ fn connections_that_the_kernel_redirects_find_their_way() {
     assert!(vips[0].starts_with("10.96."), "the range of the guide: {vips:?}");
     run_with("nft", &["-f", "-"], REDIRECT);
     for vip in &vips {
-        until("an answer by the Service's address", || body(vip, "/").is_some());
+        eventually("an answer by the Service's address", || body(vip, "/").is_some());
     }
     let load = Load::start(vips[0].parse().unwrap());
     // Routes count.
@@ -84,7 +85,9 @@ fn connections_that_the_kernel_redirects_find_their_way() {
         {"type": "DirectResponse", "directResponse": {"status": 418}}]}}]);
     machine.apply(&route("tea", "backend", teapot));
     for vip in &vips {
-        until("the route", || ask(vip, "backend", "/tea", "").is_some_and(|answer| answer.status == 418));
+        eventually("the route", || {
+            ask(vip, "backend", "/tea", "").is_some_and(|answer| answer.status == 418)
+        });
     }
     // A port that speaks no HTTP is carried whole, and a Service that comes later is found.
     repeater("10.1.0.1:9000");
@@ -99,9 +102,9 @@ fn connections_that_the_kernel_redirects_find_their_way() {
     );
     let raw = machine.vips("raw").remove(0);
     // Whoever connects earlier is passed on by Envoy, and in this namespace redirected to it again and again.
-    until("the listener", || listeners() > before);
+    eventually("the listener", || listeners() > before);
     std::thread::sleep(Duration::from_millis(300));
-    until("bytes both ways", || TcpStream::connect(&raw).is_ok_and(repeats));
+    eventually("bytes both ways", || TcpStream::connect(&raw).is_ok_and(repeats));
     // What is for no Service goes where it was going.
     add_address("10.2.0.5".parse().unwrap());
     repeater("10.2.0.5:7000");

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fixtures::{TestCertificate, eventually};
 use serde_json::{Value, json};
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -16,7 +17,7 @@ use tokio_rustls::rustls::{
 };
 
 use crate::envoy_live::control::{Control, envoy};
-use crate::mesh_live::world::{Machine, Upstream, ask_over, until};
+use crate::mesh_live::world::{Machine, Upstream, ask_over};
 
 const RSA: &[SignatureScheme] = &[SignatureScheme::RSA_PSS_SHA256, SignatureScheme::RSA_PKCS1_SHA256];
 const ECDSA: &[SignatureScheme] = &[SignatureScheme::ECDSA_NISTP256_SHA256];
@@ -104,9 +105,10 @@ fn certificate(
         .unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let read = |ending: &str| std::fs::read_to_string(file(ending)).unwrap();
-    let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret}, "type": "kubernetes.io/tls",
-        "stringData": {"tls.crt": read("crt"), "tls.key": read("key")}});
-    (object, CertificateDer::from_pem_slice(read("crt").as_bytes()).unwrap())
+    let (chain, key) = (read("crt"), read("key"));
+    let der = CertificateDer::from_pem_slice(chain.as_bytes()).unwrap();
+    let made = TestCertificate { chain, key, der };
+    (made.secret(secret), made.der)
 }
 
 /// Status, reason and message of a condition of the MeshGateway.
@@ -143,7 +145,7 @@ fn name_and_signatures_choose_one_of_several_certificates() {
     let _envoy = envoy(&["--gateway", "edge", "--bind", "127.0.0.2"]);
 
     // One certificate is missing, and the listener is served with the others.
-    until("a missing Secret", || condition(&machine, "ResolvedRefs").0 == "False InvalidCertificateRef");
+    eventually("a missing Secret", || condition(&machine, "ResolvedRefs").0 == "False InvalidCertificateRef");
     let message = condition(&machine, "ResolvedRefs").1;
     assert!(message.starts_with("spec.listeners[0].tls.certificateRefs[2]: Secret default/api"), "{message}");
     assert_eq!(condition(&machine, "Programmed").0, "True Programmed");
@@ -154,16 +156,16 @@ fn name_and_signatures_choose_one_of_several_certificates() {
     for (name, at) in PROXIES {
         for version in [&version::TLS13, &version::TLS12] {
             let text = |of: &str| format!("{name}, {:?}: {of}", version.version);
-            until(&text("RSA alone"), || served(at, shop, &rsa, &[RSA], version));
-            until(&text("ECDSA alone"), || served(at, shop, &ecdsa, &[ECDSA], version));
+            eventually(&text("RSA alone"), || served(at, shop, &rsa, &[RSA], version));
+            eventually(&text("ECDSA alone"), || served(at, shop, &ecdsa, &[ECDSA], version));
             assert!(served(at, shop, &ecdsa, &[RSA, ECDSA], version), "{}", text("ECDSA is preferred"));
         }
     }
 
     machine.apply(&api_secret);
-    until("all certificates", || condition(&machine, "ResolvedRefs").0 == "True ResolvedRefs");
+    eventually("all certificates", || condition(&machine, "ResolvedRefs").0 == "True ResolvedRefs");
     for (name, at) in PROXIES {
-        until(&format!("{name}: by name"), || served(at, api, &other, &[RSA, ECDSA], &version::TLS13));
+        eventually(&format!("{name}: by name"), || served(at, api, &other, &[RSA, ECDSA], &version::TLS13));
         assert!(served(at, shop, &ecdsa, &[RSA, ECDSA], &version::TLS13), "{name}: the first name");
         assert!(served(at, shop, &rsa, &[RSA], &version::TLS13), "{name}: RSA alone");
     }

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 
 use crate::http::{Connection, request};
-use crate::mesh_live::world::{Machine, Running, until};
+use crate::mesh_live::world::{Machine, Running};
 use crate::process::Envoy;
 
 /// Where Envoys connect to, and where health is: every test has all ports to itself.
@@ -30,7 +31,7 @@ impl Control {
         let words = ["mesh", "control", "--api-socket", &socket, "--listen", SERVER];
         let control =
             Self { running: Running::start(&machine.folder, "control", &[&words[..], more].concat()) };
-        until("mesh control", || control.page("/readyz").contains("ok"));
+        eventually("mesh control", || control.page("/readyz").contains("ok"));
         control
     }
 
@@ -147,7 +148,7 @@ impl Load {
     /// Ends when so many more were answered.
     pub(crate) fn wait_for(&self, more: u64) {
         let so_far = self.done();
-        until("more requests", || self.done() >= so_far + more);
+        eventually("more requests", || self.done() >= so_far + more);
     }
 
     /// How many there were; none of them failed.

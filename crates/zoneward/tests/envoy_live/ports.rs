@@ -2,10 +2,11 @@
 
 use std::net::TcpListener;
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 
 use crate::envoy_live::control::{Control, apply, envoy};
-use crate::mesh_live::world::{Machine, Upstream, ask, until};
+use crate::mesh_live::world::{Machine, Upstream, ask};
 
 fn gateway(name: &str, listeners: &Value) -> Value {
     json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": name},
@@ -71,7 +72,7 @@ fn a_port_that_an_envoy_cannot_bind_is_in_the_status_of_its_gateway_alone() {
     let _other = words("other", "127.0.7.2", "other-1", "whole");
     let (pending, good) = ("False Pending", "True Programmed");
     for listener in ["taken", "moved", ""] {
-        until(&format!("edge {listener:?}"), || programmed(&machine, "edge", listener).0 == pending);
+        eventually(&format!("edge {listener:?}"), || programmed(&machine, "edge", listener).0 == pending);
     }
     assert_eq!(programmed(&machine, "edge", "free").0, good);
     let message = programmed(&machine, "edge", "taken").1;
@@ -80,8 +81,8 @@ fn a_port_that_an_envoy_cannot_bind_is_in_the_status_of_its_gateway_alone() {
     let message = programmed(&machine, "edge", "moved").1;
     assert!(message.starts_with("port 8082 cannot be bound: 127.0.7.1:9082 by Envoy edge-1"), "{message}");
     let served = |at: &str| ask(at, "x", "/", "").is_some_and(|answer| answer.status == 200);
-    until("the free port is served", || served("127.0.7.1:8080"));
-    until("the other Envoy serves its ports", || served("127.0.7.2:8081"));
+    eventually("the free port is served", || served("127.0.7.1:8080"));
+    eventually("the other Envoy serves its ports", || served("127.0.7.2:8081"));
     for listener in ["free", "taken", ""] {
         assert_eq!(programmed(&machine, "other", listener).0, good, "the other Gateway's {listener:?}");
     }
@@ -89,7 +90,9 @@ fn a_port_that_an_envoy_cannot_bind_is_in_the_status_of_its_gateway_alone() {
 
     drop(taken);
     for listener in ["taken", "moved", ""] {
-        until(&format!("edge {listener:?} is bound"), || programmed(&machine, "edge", listener).0 == good);
+        eventually(&format!("edge {listener:?} is bound"), || {
+            programmed(&machine, "edge", listener).0 == good
+        });
     }
     assert!(served("127.0.7.1:8081") && served("127.0.7.1:9082"));
 
@@ -99,13 +102,13 @@ fn a_port_that_an_envoy_cannot_bind_is_in_the_status_of_its_gateway_alone() {
     apply(&machine.folder, &kubeconfig, &[third]);
     let whole =
         envoy(&["--gateway", "third", "--bind", "127.0.7.1", "--id", "third-1", "--protocol", "whole"]);
-    until("everything at once", || programmed(&machine, "third", "taken").0 == pending);
+    eventually("everything at once", || programmed(&machine, "third", "taken").0 == pending);
     let message = programmed(&machine, "third", "taken").1;
     assert!(
         message.starts_with("port 8083 cannot be bound: 127.0.7.1:8083 by Envoy third-1: Address"),
         "{message}"
     );
     drop(whole);
-    until("its Envoy left", || programmed(&machine, "third", "taken").0 == good);
+    eventually("its Envoy left", || programmed(&machine, "third", "taken").0 == good);
     drop(second);
 }

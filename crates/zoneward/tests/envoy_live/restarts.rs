@@ -2,11 +2,12 @@
 
 use std::process::Command;
 
+use fixtures::eventually;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::envoy_live::control::{Control, Load, bootstrap, envoy};
-use crate::mesh_live::world::{Machine, Upstream, body, route, until};
+use crate::mesh_live::world::{Machine, Upstream, body, route};
 use crate::process::Envoy;
 
 const AT: &str = "127.0.0.1:8081";
@@ -27,7 +28,7 @@ fn mesh_control_begins_anew_and_nothing_fails_or_is_sent_again() {
     let mut control = Control::start(&machine, &[]);
     let envoy = envoy(&["--from", "frontend", "--outbound", "8081=backend"]);
     envoy.wait_for(AT.parse().unwrap());
-    until("the first answer", || body(AT, "/").is_some());
+    eventually("the first answer", || body(AT, "/").is_some());
     assert_eq!(control.sent(), 4, "a cluster, its endpoints, a listener, its routes");
     let load = Load::start(AT.parse().unwrap());
     for (signal, next) in [(Signal::SIGKILL, "second"), (Signal::SIGTERM, "third")] {
@@ -35,12 +36,12 @@ fn mesh_control_begins_anew_and_nothing_fails_or_is_sent_again() {
         control.running.child.wait().unwrap();
         load.wait_for(100);
         control = Control::start(&machine, &[]);
-        until("the stream again", || control.streams() == 1);
+        eventually("the stream again", || control.streams() == 1);
         load.wait_for(200);
         assert_eq!(control.sent(), 0, "{signal}: it has everything");
         // A change reaches it, and nothing else goes with it.
         machine.apply(&route("who", "backend", answers(next)));
-        until("the change", || body(AT, "/who").as_deref() == Some(next));
+        eventually("the change", || body(AT, "/who").as_deref() == Some(next));
         assert_eq!(control.sent(), 1, "{signal}: the changed routes");
     }
     assert!(load.end() > 600);
@@ -58,14 +59,14 @@ fn an_envoy_begins_anew_with_everything_once_and_the_other_notices_nothing() {
     let (first, second) = (start("8081=backend"), start("8082=backend"));
     first.wait_for(AT.parse().unwrap());
     second.wait_for(OTHER.parse().unwrap());
-    until("both", || body(AT, "/").is_some() && body(OTHER, "/").is_some());
+    eventually("both", || body(AT, "/").is_some() && body(OTHER, "/").is_some());
     assert_eq!(control.sent(), 8);
     let load = Load::start(OTHER.parse().unwrap());
     drop(first);
-    until("one stream", || control.streams() == 1);
+    eventually("one stream", || control.streams() == 1);
     // What changed while it was away is what it gets.
     machine.apply(&route("who", "backend", answers("second")));
-    until("the other's change", || body(OTHER, "/who").as_deref() == Some("second"));
+    eventually("the other's change", || body(OTHER, "/who").as_deref() == Some("second"));
     assert_eq!(control.sent(), 9);
     let first = start("8081=backend");
     first.wait_for(AT.parse().unwrap());
@@ -93,11 +94,11 @@ fn an_envoy_hands_its_ports_to_the_next_one_without_a_failed_request() {
     };
     let mut old = start("0");
     old.wait_for(AT.parse().unwrap());
-    until("the first answer", || body(AT, "/").is_some());
+    eventually("the first answer", || body(AT, "/").is_some());
     let load = Load::start(AT.parse().unwrap());
     let next = start("1");
-    until("the end of the old one", || old.is_over());
-    until("one stream", || control.streams() == 1);
+    eventually("the end of the old one", || old.is_over());
+    eventually("one stream", || control.streams() == 1);
     load.wait_for(100);
     machine.apply(&route("who", "backend", answers("second")));
     next.wait("the change", || body(AT, "/who").as_deref() == Some("second"));

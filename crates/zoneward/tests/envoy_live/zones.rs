@@ -5,12 +5,13 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use fixtures::eventually;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::envoy_live::control::{self, apply, kubectl, said};
-use crate::mesh_live::world::{folder, until};
+use crate::mesh_live::world::folder;
 use crate::process::Envoy;
 
 const SAME: &str = "127.0.0.1:18091";
@@ -201,8 +202,8 @@ fn envoys_in_the_demos_pods_keep_to_zones() {
             let seen = demo.ask(&client, at, 40);
             seen.failed() == 0 && seen.from(zone) == 40
         };
-        until("the own zone", || near(SAME) && near(REQUIRE));
-        until("Spill", || demo.ask(&client, SPILL, 20).failed() == 0);
+        eventually("the own zone", || near(SAME) && near(REQUIRE));
+        eventually("Spill", || demo.ask(&client, SPILL, 20).failed() == 0);
     }
     stay_as_planned(&demo);
     follow_drains_and_weights(&demo);
@@ -247,12 +248,12 @@ fn follow_drains_and_weights(demo: &Demo) {
             seen.failed() == 0 && zones.iter().map(|zone| seen.from(zone)).sum::<u64>() == 60
         })
     };
-    until("the own zone", || all(&["a"]));
+    eventually("the own zone", || all(&["a"]));
     let kubeconfig = demo.kubeconfig().display().to_string();
     said(&["drain-zone", "zone-a", "--over", "1s", "--expires-in", "10m", "--kubeconfig", &kubeconfig]);
-    until("other zones", || all(&["b", "c"]));
+    eventually("other zones", || all(&["b", "c"]));
     said(&["undrain-zone", "zone-a", "--kubeconfig", &kubeconfig]);
-    until("the own zone again", || all(&["a"]));
+    eventually("the own zone again", || all(&["a"]));
 
     let kubectl = |words: &[&str]| kubectl(&demo.kubeconfig(), words);
     kubectl(&["annotate", "pod", "web-a1-0", "zoneward.dev/capacity=7"]);
@@ -279,7 +280,7 @@ fn follow_drains_and_weights(demo: &Demo) {
         println!("weights: {far:?}");
         far
     };
-    until("weights", || deviation().is_empty());
+    eventually("weights", || deviation().is_empty());
     kubectl(&["annotate", "service", "envoy-same", "zoneward.dev/slow-start-"]);
     kubectl(&["annotate", "pod", "web-a1-0", "zoneward.dev/capacity-"]);
 }
@@ -289,7 +290,7 @@ fn told_of_a_loss(demo: &Demo) {
     let asking = demo.asking("b1", SAME, 1_500);
     let pods = ["web-b1-0", "web-b1-1", "web-b1-2", "web-b2-0", "web-b2-1", "web-b2-2"];
     kubectl(&demo.kubeconfig(), &[&["delete", "pod", "--wait=false", "--now"], &pods[..]].concat());
-    until("other zones for b", || demo.ask("b1", SAME, 40).from("b") == 0);
+    eventually("other zones for b", || demo.ask("b1", SAME, 40).from("b") == 0);
     let seen = Answers::of(asking);
     println!("while zone b went: {seen:?}");
     assert_eq!(seen.failed(), 0, "{seen:?}");
@@ -300,7 +301,7 @@ fn told_of_a_loss(demo: &Demo) {
         "{after:?}"
     );
     // Each Service's slices are written by themselves.
-    until("nothing for Require: the own zone or nothing", || demo.ask("b1", REQUIRE, 20).failed() == 20);
+    eventually("nothing for Require: the own zone or nothing", || demo.ask("b1", REQUIRE, 20).failed() == 20);
     assert_eq!(demo.ask("a1", SAME, 100).from("a"), 100);
 }
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use fixtures::eventually;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -36,14 +37,6 @@ pub fn is_in_snapshot(file: &Path, name: &str) -> bool {
         }
         None => entry["object"].to_string().contains(name),
     })
-}
-
-pub fn until(what: &str, done: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < PATIENCE, "{what} did not come");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 fn children(process: u32) -> Vec<u32> {
@@ -73,7 +66,7 @@ impl Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
         for child in children {
-            until("the end of a child", || !is_running(child));
+            eventually("the end of a child", || !is_running(child));
         }
     }
 

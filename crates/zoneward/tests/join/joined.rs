@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 
-use super::boxes::{Machine, is_in_snapshot, machines, until};
+use super::boxes::{Machine, is_in_snapshot, machines};
 
 pub const SERVICES: &str = "/api/v1/namespaces/default/services";
 pub const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
@@ -32,7 +33,7 @@ pub fn expose(machine: &Machine) {
 /// Waits until connections from a machine reach these, and no others.
 pub fn until_reached(from: &Machine, to: SocketAddr, names: &[&str]) {
     let wanted: BTreeSet<String> = names.iter().map(|name| (*name).to_owned()).collect();
-    until(&format!("{names:?} from {}", from.name()), || {
+    eventually(&format!("{names:?} from {}", from.name()), || {
         let seen: BTreeSet<String> = (0..24).map_while(|_| from.connect(to)).collect();
         seen == wanted
     });
@@ -63,7 +64,7 @@ fn three_machines_join_and_connect_until_a_node_is_deleted() {
         first.admin("GET", "/api/v1/nodes/box-2", "").1["metadata"]["labels"]["topology.kubernetes.io/zone"]
             .clone()
     };
-    until("the zone", || zone() == "zone-2");
+    eventually("the zone", || zone() == "zone-2");
 
     let web = create_web(&first);
     expose(&second);
@@ -72,7 +73,7 @@ fn three_machines_join_and_connect_until_a_node_is_deleted() {
     for machine in [&first, &second, &third] {
         until_reached(machine, web, &["box-2:8080", "box-3:8080"]);
     }
-    until("the Lease", || first.admin("GET", &format!("{LEASES}/zoneward-node-box-2"), "").0 == 200);
+    eventually("the Lease", || first.admin("GET", &format!("{LEASES}/zoneward-node-box-2"), "").0 == 200);
 
     // A restart needs no token, and renews the credential.
     let before = std::fs::read(second.kubeconfig()).unwrap();
@@ -91,7 +92,7 @@ fn three_machines_join_and_connect_until_a_node_is_deleted() {
         message.as_str().unwrap().contains("node box-2 is revoked, because its Node was deleted"),
         "{message}"
     );
-    until("its endpoints are gone", || addresses(&first) == ["10.0.0.3"]);
+    eventually("its endpoints are gone", || addresses(&first) == ["10.0.0.3"]);
     for machine in [&first, &third] {
         until_reached(machine, web, &["box-3:8080"]);
     }
@@ -175,7 +176,7 @@ fn joined_machine_writes_its_own_objects_alone() {
     assert_eq!(first.admin("POST", SERVICES, &selecting.to_string()).0, 201);
     expose(&second);
     expose(&third);
-    until("the Lease of the controller", || {
+    eventually("the Lease of the controller", || {
         first.admin("GET", &format!("{LEASES}/zoneward-controller"), "").0 == 200
     });
 
@@ -192,7 +193,7 @@ fn joined_machine_writes_its_own_objects_alone() {
         };
         first.audit().iter().filter(|event| refused(event)).count()
     };
-    until("the audit log", || recorded() >= attempts.len());
+    eventually("the audit log", || recorded() >= attempts.len());
     // Its own objects it may write.
     let own = json!({"metadata": {"labels": {"a": "b"}}});
     assert_eq!(second.ask(&kubeconfig, "PATCH", "/api/v1/nodes/box-2", &own).0, 200);
@@ -229,7 +230,7 @@ fn joined_machine_serves_while_the_api_is_away_and_after_its_restart() {
     expose(&second);
     until_reached(&second, web, &["box-2:8080"]);
     let snapshot = second.data.join("snapshot.json");
-    until("the snapshot", || is_in_snapshot(&snapshot, "web-80-tcp"));
+    eventually("the snapshot", || is_in_snapshot(&snapshot, "web-80-tcp"));
     up.kill();
     until_reached(&second, web, &["box-2:8080"]);
     joined.kill();
@@ -294,7 +295,9 @@ fn joined_machine_checks_its_processes_and_serves_names() {
     query[1] = (query.len() - 2) as u8;
     let std::net::IpAddr::V4(ip) = web.ip() else { panic!("another family") };
     let name = "127.0.0.10:53".parse().unwrap();
-    until("the name", || second.exchange(name, &query).is_some_and(|answer| answer.ends_with(&ip.octets())));
+    eventually("the name", || {
+        second.exchange(name, &query).is_some_and(|answer| answer.ends_with(&ip.octets()))
+    });
     // Nothing listens there: the endpoint does not become ready.
     expose("10.0.0.2:8099");
     let ready = || {
@@ -304,11 +307,11 @@ fn joined_machine_checks_its_processes_and_serves_names() {
         let reason = slice["metadata"]["annotations"]["zoneward.dev/not-ready"].as_str().unwrap_or_default();
         (slice["endpoints"][0]["conditions"]["ready"] == true, reason.to_owned())
     };
-    until("the reason", || {
+    eventually("the reason", || {
         let (is_ready, reason) = ready();
         !is_ready && reason.contains("refused")
     });
-    until("rules without the endpoint", || second.connect(web).is_none());
+    eventually("rules without the endpoint", || second.connect(web).is_none());
     second.serve(8099);
     until_reached(&second, web, &["box-2:8099"]);
     drop((joined, up));

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 
-use super::boxes::{Machine, machines, until};
+use super::boxes::{Machine, machines};
 use super::joined::{SERVICES, SLICES, create_web, expose, until_reached};
 use super::namespace;
 
@@ -108,7 +109,7 @@ fn soak_machines_are_killed_and_the_api_is_away_no_connection_fails() {
     }
     let all = [&first, &second, &third];
     for machine in all {
-        until("the Service", || machine.exchange_echo(echo));
+        eventually("the Service", || machine.exchange_echo(echo));
     }
 
     let away = Duration::from_secs((seconds / 3).min(60));
@@ -165,7 +166,7 @@ fn soak_machines_are_killed_and_the_api_is_away_no_connection_fails() {
         &kubeconfig,
     ]);
     for machine in all {
-        until("the last Service", || machine.connect(last).as_deref() == Some("box-2:8080"));
+        eventually("the last Service", || machine.connect(last).as_deref() == Some("box-2:8080"));
     }
     assert_eq!(first.admin("GET", "/api/v1/nodes/box-1", "").1["metadata"]["name"], Value::from("box-1"));
     drop((joined, up));

@@ -4,9 +4,10 @@ use std::sync::mpsc;
 
 use cluster::Connection;
 use cluster::ledger_client::LedgerClient;
+use fixtures::eventually;
 use insight::ledger::{TrafficReply, TrafficReport};
 
-use super::boxes::{Machine, machines, until};
+use super::boxes::{Machine, machines};
 use super::joined::{create_web, expose, until_reached};
 
 #[test]
@@ -18,7 +19,7 @@ fn joined_machine_reports_its_traffic_until_its_node_is_deleted() {
     let web = create_web(&first);
     expose(&second);
     until_reached(&second, web, &["box-2:8080"]);
-    until("its traffic", || first.ledger().to_string().contains("\"zone-2\""));
+    eventually("its traffic", || first.ledger().to_string().contains("\"zone-2\""));
 
     // By hand, with the same credential: for itself alone, and not any more when the Node is deleted.
     let (say, heard) = mpsc::channel();

@@ -4,9 +4,10 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
+use fixtures::{TestCertificate, eventually};
 use serde_json::{Value, json};
 
-use super::boxes::{Machine, Running, machines, until};
+use super::boxes::{Machine, Running, machines};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
@@ -79,16 +80,9 @@ fn create_objects(first: &Machine, third: &Machine) {
     serve_http(third, 8080);
     let kubeconfig = third.kubeconfig().display().to_string();
     third.run_json(&["expose", "web", "--port", "80", "--to", "10.0.0.3:8080", "--kubeconfig", &kubeconfig]);
-    let key = rcgen::KeyPair::generate().unwrap();
-    let made = rcgen::CertificateParams::new(vec!["shop.example".to_owned()]).unwrap();
-    let made = made.self_signed(&key).unwrap();
+    let made = TestCertificate::of("shop.example");
     for name in ["edge", "other"] {
-        post(
-            first,
-            SECRETS,
-            &json!({"metadata": {"name": name}, "type": "kubernetes.io/tls",
-                "stringData": {"tls.crt": made.pem(), "tls.key": key.serialize_pem()}}),
-        );
+        post(first, SECRETS, &made.secret(name));
     }
     post(
         first,
@@ -138,21 +132,21 @@ fn joined_machine_runs_gateways_and_sidecars() {
     create_objects(&first, &third);
 
     let through_gateway = || curl(&third, &["http://10.0.0.2:8080/"]);
-    until("a request through the gateway", || through_gateway() == "box-3 200");
-    until("the certificate", || curl(&first, &["https://10.0.0.2:8443/"]) == "box-3 200");
-    until("a request through the sidecar", || curl(&second, &["http://127.0.0.1:8181/"]) == "box-3 200");
+    eventually("a request through the gateway", || through_gateway() == "box-3 200");
+    eventually("the certificate", || curl(&first, &["https://10.0.0.2:8443/"]) == "box-3 200");
+    eventually("a request through the sidecar", || curl(&second, &["http://127.0.0.1:8181/"]) == "box-3 200");
 
     // The status names the machine's address, and the port that it could not bind.
     let (_, gateway) = first.admin("GET", &format!("{GATEWAYS}/edge"), "");
     assert_eq!(gateway["status"]["addresses"][0]["value"], "10.0.0.2");
-    until("the port that is taken", || {
+    eventually("the port that is taken", || {
         let found = programmed(&first, "taken");
         let message = found["message"].as_str().unwrap_or_default();
         found["status"] == "False" && message.contains("10.0.0.2:8088 on node box-2: ")
     });
     assert_eq!(programmed(&first, "http")["status"], "True");
     drop(taken);
-    until("the port is free", || programmed(&first, "taken")["status"] == "True");
+    eventually("the port is free", || programmed(&first, "taken")["status"] == "True");
 
     reads_its_own_certificates(&second, &third);
     let log = std::fs::read_to_string(third.log()).unwrap();
@@ -166,7 +160,7 @@ fn joined_machine_runs_gateways_and_sidecars() {
     second.run_json(&[&words[..], &["--check", "http:/", "--check-interval", "1s"]].concat());
     let admin = std::fs::read_to_string(first.data.join("pki/admin.token")).unwrap();
     let token = format!("authorization: Bearer {}", admin.trim());
-    until("metrics of checks", || {
+    eventually("metrics of checks", || {
         let text = curl(&first, &["-H", &token, "https://10.0.0.2:10270/metrics"]);
         text.lines().any(|line| line.starts_with("zoneward_health_checks_total{") && !line.ends_with(" 0"))
     });
@@ -183,7 +177,7 @@ fn joined_machine_runs_gateways_and_sidecars() {
         second.ask(&copy, "GET", &format!("{SECRETS}?fieldSelector=metadata.name%3Dedge"), &Value::Null);
     assert_eq!(code, 401, "{message}");
     let binding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/zoneward:joined-gateways:box-2";
-    until("the binding is gone", || first.admin("GET", binding, "").0 == 404);
+    eventually("the binding is gone", || first.admin("GET", binding, "").0 == 404);
     std::fs::remove_file(copy).unwrap();
     drop((joined, also_joined, running));
     [first, second, third].iter().for_each(Machine::remove);

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use fixtures::eventually;
 use serde_json::Value;
 
-use super::boxes::{Machine, machines, until};
+use super::boxes::{Machine, machines};
 use super::joined::{create_web, expose, until_reached};
 
 fn credential(machine: &Machine) -> String {
@@ -26,17 +27,17 @@ fn credential_is_renewed_while_the_machine_runs() {
     let web = create_web(&first);
     expose(&second);
     until_reached(&second, web, &["box-2:8080"]);
-    until("the renewal", || credential(&second) != issued);
+    eventually("the renewal", || credential(&second) != issued);
 
     // The next renewal finds no API. It is retried, and connections do not need it.
     up.kill();
     let renewed = credential(&second);
     let log = || std::fs::read_to_string(second.log()).unwrap();
-    until("the failed renewal", || log().contains("the credential was not renewed; retrying"));
+    eventually("the failed renewal", || log().contains("the credential was not renewed; retrying"));
     assert_eq!(second.connect(web).as_deref(), Some("box-2:8080"));
     assert_eq!(credential(&second), renewed);
     let up = first.up_with(&ttl);
-    until("the renewal after that", || credential(&second) != renewed);
+    eventually("the renewal after that", || credential(&second) != renewed);
 
     // The first credential ends, and the machine goes on with the newest.
     std::thread::sleep(Duration::from_secs(35).saturating_sub(began.elapsed()));

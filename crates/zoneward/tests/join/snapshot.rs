@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use super::boxes::{Machine, is_in_snapshot, machines, until};
+use fixtures::eventually;
+
+use super::boxes::{Machine, is_in_snapshot, machines};
 use super::joined::{create_web, until_reached};
 
 #[test]
@@ -19,11 +21,11 @@ fn rules_that_are_newer_than_the_snapshot_stay_while_the_api_is_away() {
     (8080..8083).for_each(|port| second.serve(port));
     expose(8080);
     let snapshot = second.data.join("snapshot.json");
-    until("the snapshot", || is_in_snapshot(&snapshot, "ipv4-8080"));
+    eventually("the snapshot", || is_in_snapshot(&snapshot, "ipv4-8080"));
 
     // As if it were killed before it wrote the next one.
     let blocked = second.data.join("snapshot.json.new");
-    until("nothing is written", || fs::create_dir(&blocked).is_ok());
+    eventually("nothing is written", || fs::create_dir(&blocked).is_ok());
     expose(8081);
     until_reached(&second, web, &["box-2:8081"]);
     up.kill_all();
@@ -31,7 +33,7 @@ fn rules_that_are_newer_than_the_snapshot_stay_while_the_api_is_away() {
     assert!(!is_in_snapshot(&snapshot, "ipv4-8081"));
     let mut joined = second.start(&["join"]);
     let log = || fs::read_to_string(second.log()).unwrap();
-    until("the decision", || log().contains("the kernel's rules are newer than the snapshot"));
+    eventually("the decision", || log().contains("the kernel's rules are newer than the snapshot"));
     for _ in 0..20 {
         assert_eq!(second.connect(web).as_deref(), Some("box-2:8081"), "{}", log());
         std::thread::sleep(std::time::Duration::from_millis(100));
@@ -43,11 +45,11 @@ fn rules_that_are_newer_than_the_snapshot_stay_while_the_api_is_away() {
     let mut up = first.up();
     expose(8082);
     until_reached(&second, web, &["box-2:8082"]);
-    until("the snapshot", || is_in_snapshot(&snapshot, "ipv4-8082"));
+    eventually("the snapshot", || is_in_snapshot(&snapshot, "ipv4-8082"));
     up.kill_all();
     joined.kill_all();
     let joined = second.start(&["join"]);
-    until("the snapshot is served", || log().contains("serving the snapshot of its objects"));
+    eventually("the snapshot is served", || log().contains("serving the snapshot of its objects"));
     until_reached(&second, web, &["box-2:8082"]);
     drop((joined, up));
     [first, second].iter().for_each(Machine::remove);

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 
-use super::boxes::{Machine, is_in_snapshot, machines, until};
+use super::boxes::{Machine, is_in_snapshot, machines};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 
@@ -52,22 +53,22 @@ fn joined_machine_says_how_old_its_objects_are() {
     let ip: std::net::Ipv4Addr = web["spec"]["clusterIP"].as_str().unwrap().parse().unwrap();
     let dns: SocketAddr = "127.0.0.10:53".parse().unwrap();
     let is_answered = || second.exchange(dns, &query()).is_some_and(|answer| answer.ends_with(&ip.octets()));
-    until("the name", is_answered);
-    until("the age", || age(&second) == Some(0));
+    eventually("the name", is_answered);
+    eventually("the age", || age(&second) == Some(0));
     for file in ["snapshot.json", "dns-snapshot.json"] {
         let path = second.data.join(file);
-        until(file, || is_in_snapshot(&path, "web"));
+        eventually(file, || is_in_snapshot(&path, "web"));
     }
 
     // The metrics of box-2 are on its own loopback: box-1 does not read its own instead.
     let kubeconfig = first.kubeconfig().display().to_string();
     let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/zoneward-node-box-2";
-    until("the Lease", || first.admin("GET", lease, "").0 == 200);
+    eventually("the Lease", || first.admin("GET", lease, "").0 == 200);
     let said = first.refused(&["observe", "--node", "box-2", "--kubeconfig", &kubeconfig]);
     assert!(said.contains("ssh -L 10349:127.0.0.1:10249 box-2"), "{said}");
 
     up.kill();
-    until("the API is away", || age(&second).is_some_and(|age| age > 0));
+    eventually("the API is away", || age(&second).is_some_and(|age| age > 0));
     let (is_honored, report) = status(&second);
     assert!(!is_honored && report["node"]["name"] == "box-2", "{report}");
     assert_eq!(report["node"]["fromFile"], false);
@@ -78,18 +79,18 @@ fn joined_machine_says_how_old_its_objects_are() {
     // After a reboot: the snapshot, and names from one.
     joined.kill();
     let joined = second.start(&["join", "--dns"]);
-    until("the snapshot", || status(&second).1["node"]["fromFile"] == true);
+    eventually("the snapshot", || status(&second).1["node"]["fromFile"] == true);
     assert!(status(&second).1["node"]["objectAgeSeconds"].as_u64().unwrap() > 0);
-    until("the name of before", is_answered);
+    eventually("the name of before", is_answered);
 
     let up = first.up();
-    until("the API is back", || age(&second) == Some(0));
+    eventually("the API is back", || age(&second) == Some(0));
     let outage = || {
         let (_, report) = status(&first);
         let nodes = report["nodes"].as_array().cloned().unwrap_or_default();
         nodes.into_iter().find(|node| node["name"] == "box-2").unwrap_or_default()["lastOutage"].clone()
     };
-    until("the outage in the status", || outage()["fromFile"] == true);
+    eventually("the outage in the status", || outage()["fromFile"] == true);
     assert!(outage()["ageSeconds"].as_u64().unwrap() >= 10, "{}", outage());
     drop((joined, up));
     [first, second].iter().for_each(Machine::remove);

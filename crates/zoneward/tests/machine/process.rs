@@ -6,26 +6,14 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
-
-/// A machine under load is slow, not wrong.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn folder(name: &str) -> PathBuf {
     let folder =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("machine-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&folder);
     folder
-}
-
-pub fn until(what: &str, done: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < PATIENCE, "{what} did not come");
-        std::thread::sleep(Duration::from_millis(25));
-    }
 }
 
 pub fn signal(name: &str, process: u32) {

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::mesh_live::world::{Machine, Upstream, ask, body, until};
+use fixtures::eventually;
+
+use crate::mesh_live::world::{Machine, Upstream, ask, body};
 
 const SIDECAR: &str = "127.0.0.1:8081";
 const SIDECAR_METRICS: &str = "127.0.0.1:10280";
@@ -24,7 +26,7 @@ fn seed_examples_route_as_they_say() {
     toolbox::in_own_namespaces!();
     let (machine, ..) = two_versions("seed", "seed-merge");
     let version = |path: &str| body(SIDECAR, path).unwrap_or_default();
-    until("both versions", || version("/v1/x") == "v1" && version("/v2/x") == "v2");
+    eventually("both versions", || version("/v1/x") == "v1" && version("/v2/x") == "v2");
     let answer = ask(SIDECAR, "backend", "/v2/x", "").unwrap();
     assert_eq!(answer.headers.get("env").map(String::as_str), Some("dev"), "the consumer's filter");
     assert_eq!(ask(SIDECAR, "backend", "/v1/x", "").unwrap().headers.get("env"), None);
@@ -33,9 +35,9 @@ fn seed_examples_route_as_they_say() {
         let seen: BTreeSet<String> = (0..40).map(|_| version(path)).collect();
         seen.len() == 2
     };
-    until("the cleared rules", || both("/v1/x") && both("/v2/x"));
+    eventually("the cleared rules", || both("/v1/x") && both("/v2/x"));
     machine.example("seed-owner-and-consumer");
-    until("the consumer's own rule", || (0..40).all(|_| version("/x") == "v1"));
+    eventually("the consumer's own rule", || (0..40).all(|_| version("/x") == "v1"));
 }
 
 /// Requests that the sidecar has counted for the rules of a route.
@@ -51,7 +53,7 @@ fn canary_gets_a_tenth() {
     toolbox::in_own_namespaces!();
     let (_machine, ..) = two_versions("canary", "canary");
     // The proxy may know the route before the endpoints of both versions, or them before it.
-    until("answers of both versions by the route", || {
+    eventually("answers of both versions by the route", || {
         let before = requests_of("MeshHTTPRoute default/canary");
         let answers: Option<BTreeSet<String>> = (0..60).map(|_| body(SIDECAR, "/")).collect();
         answers.is_some_and(|versions| versions.len() == 2)
@@ -72,7 +74,7 @@ fn testers_get_the_next_version() {
     toolbox::in_own_namespaces!();
     let (_machine, ..) = two_versions("header", "header-routing");
     let version = |more: &str| ask(SIDECAR, "x", "/", more).map(|answer| answer.body).unwrap_or_default();
-    until("both versions", || version("") == "v1" && version("x-version: next\r\n") == "v2");
+    eventually("both versions", || version("") == "v1" && version("x-version: next\r\n") == "v2");
     assert_eq!(version("X-Version: other\r\n"), "v1");
     assert_eq!(version("X-VERSION: next\r\n"), "v2");
 }
@@ -85,7 +87,7 @@ fn mirror_gets_copies_and_nobody_notices() {
     machine.example("mirror");
     machine.expose("backend", std::slice::from_ref(&one.address));
     machine.expose("backend-next", std::slice::from_ref(&next.address));
-    until("the first answer", || body(SIDECAR, "/orders").is_some());
+    eventually("the first answer", || body(SIDECAR, "/orders").is_some());
     const REQUESTS: usize = 1_000;
     let before = one.seen().len();
     for _ in 0..REQUESTS {
@@ -93,7 +95,7 @@ fn mirror_gets_copies_and_nobody_notices() {
     }
     assert_eq!(one.seen().len() - before, REQUESTS);
     // One in twenty; six standard deviations.
-    until("the last copies", || next.seen().len() > 8);
+    eventually("the last copies", || next.seen().len() > 8);
     let copies = next.seen();
     assert!((8..100).contains(&copies.len()), "{}", copies.len());
     assert!(copies.iter().all(|copy| copy.path == "/orders"));
@@ -108,7 +110,7 @@ fn gateway_redirects_rewrites_and_answers() {
     machine.expose("shop", std::slice::from_ref(&shop.address));
     let (plain, inside) = ("127.0.0.1:8080", "127.0.0.1:8081");
     let get = |at: &str, path: &str| ask(at, "shop.example.com", path, "");
-    until("the gateway", || get(inside, "/old/hats").is_some_and(|answer| answer.status == 308));
+    eventually("the gateway", || get(inside, "/old/hats").is_some_and(|answer| answer.status == 308));
     let moved = get(inside, "/old/hats?size=7").unwrap();
     assert_eq!(moved.headers["location"], "http://shop.example.com:8081/shop/hats");
     let secure = get(plain, "/old/hats").unwrap();
@@ -116,7 +118,7 @@ fn gateway_redirects_rewrites_and_answers() {
         (secure.status, secure.headers["location"].as_str()),
         (301, "https://shop.example.com/old/hats")
     );
-    until("the shop", || get(inside, "/shop/hats").is_some_and(|answer| answer.body == "shop"));
+    eventually("the shop", || get(inside, "/shop/hats").is_some_and(|answer| answer.body == "shop"));
     let seen = shop.seen().pop().unwrap();
     assert_eq!(seen.path, "/hats", "the prefix is taken off");
     assert_eq!(get(inside, "/healthz").unwrap().body, "ok\n");

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fixtures::eventually;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::mesh_live::world::{Machine, Running, Upstream, ask, body, folder, route, until};
+use crate::mesh_live::world::{Machine, Running, Upstream, ask, body, folder, route};
 
 fn gateway(name: &str, port: u16) -> Value {
     json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway", "metadata": {"name": name},
@@ -44,29 +45,33 @@ fn gateways_come_and_go_and_a_killed_proxy_comes_back() {
     machine.apply(&gateway_route("one", "one", "first"));
     machine.apply(&gateway_route("two", "two", "second"));
     let (one, two) = ("127.0.0.1:8001", "127.0.0.1:8002");
-    until("both gateways", || {
+    eventually("both gateways", || {
         body(one, "/").as_deref() == Some("first") && body(two, "/").as_deref() == Some("second")
     });
     let (first, second) = (child(&machine, "one").unwrap(), child(&machine, "two").unwrap());
     kill(first, Signal::SIGKILL).unwrap();
-    until("the first one again", || {
+    eventually("the first one again", || {
         child(&machine, "one").is_some_and(|id| id != first) && body(one, "/").is_some()
     });
     assert_eq!(child(&machine, "two"), Some(second), "the other was not touched");
     machine.apply(&gateway_route("one", "one", "changed"));
-    until("the new route", || body(one, "/").as_deref() == Some("changed"));
+    eventually("the new route", || body(one, "/").as_deref() == Some("changed"));
     machine.apply(
         &json!({"apiVersion": "zoneward.dev/v1alpha1", "kind": "MeshGateway", "metadata": {"name": "one"},
         "spec": {"listeners": [{"name": "http", "port": 8003, "protocol": "HTTP"}]}}),
     );
-    until("the other port", || body("127.0.0.1:8003", "/").is_some() && ask(one, "x", "/", "").is_none());
+    eventually("the other port", || {
+        body("127.0.0.1:8003", "/").is_some() && ask(one, "x", "/", "").is_none()
+    });
     let accepted = |name: &str| {
         let path = format!("/apis/zoneward.dev/v1alpha1/namespaces/default/meshgateways/{name}");
         machine.read(&path)["status"]["conditions"][0]["status"].clone()
     };
-    until("the conditions", || accepted("one") == "True" && accepted("two") == "True");
+    eventually("the conditions", || accepted("one") == "True" && accepted("two") == "True");
     machine.delete(&gateway("two", 8002));
-    until("the end of the second", || child(&machine, "two").is_none() && ask(two, "x", "/", "").is_none());
+    eventually("the end of the second", || {
+        child(&machine, "two").is_none() && ask(two, "x", "/", "").is_none()
+    });
     assert_eq!(machine.up.stop(), Some(0));
     assert!(ask("127.0.0.1:8003", "x", "/", "").is_none(), "nothing is left behind");
 }
@@ -78,10 +83,10 @@ fn requests_under_way_are_answered_after_the_stop() {
     let machine = Machine::up("stop", &["--no-mesh"]);
     machine.expose("backend", std::slice::from_ref(&slow.address));
     let mut proxy = machine.proxy("proxy", &["--from", "frontend", "--outbound", "8081=backend"]);
-    until("the first answer", || body("127.0.0.1:8081", "/").is_some());
+    eventually("the first answer", || body("127.0.0.1:8081", "/").is_some());
     let asked = slow.seen().len();
     let client = std::thread::spawn(|| body("127.0.0.1:8081", "/last"));
-    until("the request under way", || slow.seen().len() > asked);
+    eventually("the request under way", || slow.seen().len() > asked);
     assert_eq!(proxy.stop(), Some(0));
     assert_eq!(client.join().unwrap().as_deref(), Some("slow"));
     assert!(ask("127.0.0.1:8081", "x", "/", "").is_none());
@@ -107,9 +112,9 @@ fn files_are_obeyed_and_read_again_when_they_change() {
     let words = ["mesh", "proxy", "-f", &path, "--from", "frontend", "--outbound", "8081=backend:http"];
     let mut proxy = Running::start(&folder, "proxy", &words);
     let at = "127.0.0.1:8081";
-    until("the first answer", || body(at, "/").as_deref() == Some("one"));
+    eventually("the first answer", || body(at, "/").as_deref() == Some("one"));
     write(&two.address);
-    until("the other endpoint", || body(at, "/").as_deref() == Some("two"));
+    eventually("the other endpoint", || body(at, "/").as_deref() == Some("two"));
     let log = proxy.log();
     assert!(log.contains("world.yaml") && log.contains("Unreadable"), "the broken document is named: {log}");
     let metrics = ask("127.0.0.1:10271", "x", "/metrics", "").unwrap().body;
@@ -127,7 +132,7 @@ fn routes_and_endpoints_change_without_a_failed_request() {
     let machine = Machine::up("changes", &["--sidecar", "frontend:8081=backend"]);
     let at = "127.0.0.1:8081";
     machine.expose("backend", &[upstreams[0].address.clone()]);
-    until("the first answer", || body(at, "/").is_some());
+    eventually("the first answer", || body(at, "/").is_some());
     machine.apply(&route(
         "moving",
         "backend",
@@ -223,10 +228,10 @@ fn zones_are_kept_and_counted() {
         &[&["mesh", "proxy", "--api-socket", &socket][..], &words].concat(),
     );
     let at = "127.0.0.1:8081";
-    until("the first answer", || body(at, "/").as_deref() == Some("near"));
+    eventually("the first answer", || body(at, "/").as_deref() == Some("near"));
     assert!((0..50).all(|_| body(at, "/").as_deref() == Some("near")), "{}", proxy.log());
     machine.expose("backend", &[format!("{}@zone-b", far.address)]);
-    until("the other zone", || body(at, "/").as_deref() == Some("far"));
+    eventually("the other zone", || body(at, "/").as_deref() == Some("far"));
     let metrics = ask("127.0.0.1:9001", "x", "/metrics", "").unwrap().body;
     for locality in ["same-zone", "cross-zone"] {
         let word = format!("locality=\"{locality}\"}}");

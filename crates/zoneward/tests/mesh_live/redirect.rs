@@ -4,10 +4,11 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use fixtures::eventually;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::mesh_live::world::{Machine, Running, Seen, Upstream, ask, body, route, until, way_out};
+use crate::mesh_live::world::{Machine, Running, Seen, Upstream, ask, body, route, way_out};
 use crate::namespace::run;
 
 fn tables() -> String {
@@ -29,13 +30,15 @@ fn kernel_sends_connections_to_services_into_the_sidecar() {
     let vips = machine.vips("backend");
     assert_eq!(vips.len(), 2, "both families: {vips:?}");
     for vip in &vips {
-        until("an answer by the Service's address", || body(vip, "/").is_some());
+        eventually("an answer by the Service's address", || body(vip, "/").is_some());
     }
     // Routes count, and other Services are not touched.
     let teapot = json!([{"matches": [{"path": {"type": "Prefix", "value": "/tea"}}], "default": {"filters": [
         {"type": "DirectResponse", "directResponse": {"status": 418}}]}}]);
     machine.apply(&route("tea", "backend", teapot));
-    until("the route", || ask(&vips[0], "backend", "/tea", "").is_some_and(|answer| answer.status == 418));
+    eventually("the route", || {
+        ask(&vips[0], "backend", "/tea", "").is_some_and(|answer| answer.status == 418)
+    });
     // A port that speaks no HTTP is carried whole.
     let echo = TcpListener::bind("10.1.0.1:9000").unwrap();
     std::thread::spawn(move || {
@@ -53,7 +56,7 @@ fn kernel_sends_connections_to_services_into_the_sidecar() {
         "ports": [{"name": "tcp", "port": 9000}], "endpoints": [{"addresses": ["10.1.0.1"]}]}),
     );
     let raw = machine.vips("raw").remove(0).parse().unwrap();
-    until("bytes both ways", || {
+    eventually("bytes both ways", || {
         let Ok(mut stream) = TcpStream::connect_timeout(&raw, Duration::from_millis(500)) else {
             return false;
         };
@@ -65,7 +68,7 @@ fn kernel_sends_connections_to_services_into_the_sidecar() {
     let gone = machine.vips("raw").remove(0);
     machine.delete(&json!({"kind": "Service", "metadata": {"name": "raw"}}));
     let (address, _) = gone.rsplit_once(':').unwrap();
-    until("the end of the redirect", || !run("nft", &["list", "ruleset"]).contains(address));
+    eventually("the end of the redirect", || !run("nft", &["list", "ruleset"]).contains(address));
     assert!(tables().contains("zoneward-mesh"));
     assert_eq!(sidecar.stop(), Some(0));
     assert!(!tables().contains("zoneward-mesh"), "nothing is left: {}", tables());
@@ -93,7 +96,7 @@ fn sidecars_own_connections_are_left_alone_by_their_mark() {
     machine.apply(&route("hop", "own", header));
     let mut sidecar = start(&machine);
     let hops = || own.seen().last().and_then(|seen| seen.headers.get("x-hop").cloned());
-    until("an answer by way of the sidecar", || {
+    eventually("an answer by way of the sidecar", || {
         body(&own.address, "/").is_some() && hops().as_deref() == Some("1")
     });
     let before = own.seen().len();
@@ -131,14 +134,14 @@ fn exports_of_spans_make_no_spans() {
     // Both Services are redirected; requests by way of the sidecar belong to a trace.
     let is_traced = |seen: &[Seen]| seen.last().is_some_and(|seen| seen.headers.contains_key("traceparent"));
     let backend = machine.vips("backend").remove(0);
-    until("a traced request", || body(&backend, "/").is_some() && is_traced(&one.seen()));
-    until("a traced request to the collector", || {
+    eventually("a traced request", || body(&backend, "/").is_some() && is_traced(&one.seen()));
+    eventually("a traced request to the collector", || {
         body(&collector.address, "/").is_some()
             && collector.seen().iter().any(|seen| is_traced(std::slice::from_ref(seen)))
     });
     let exports =
         || collector.seen().into_iter().filter(|seen| seen.path == "/v1/traces").collect::<Vec<_>>();
-    until("an export", || !exports().is_empty());
+    eventually("an export", || !exports().is_empty());
     std::thread::sleep(Duration::from_secs(2));
     let before = exports().len();
     std::thread::sleep(Duration::from_secs(3));
@@ -156,13 +159,13 @@ fn cleanup_removes_what_a_killed_sidecar_left() {
     machine.expose("backend", std::slice::from_ref(&one.address));
     let mut sidecar = start(&machine);
     let vip = machine.vips("backend").remove(0);
-    until("an answer by the Service's address", || body(&vip, "/").is_some());
+    eventually("an answer by the Service's address", || body(&vip, "/").is_some());
     sidecar.signal(Signal::SIGKILL);
     sidecar.child.wait().unwrap();
     assert!(tables().contains("zoneward-mesh"));
     // Whoever starts again goes on with what is there.
     let mut again = start(&machine);
-    until("an answer after the kill", || body(&vip, "/").is_some());
+    eventually("an answer after the kill", || body(&vip, "/").is_some());
     again.signal(Signal::SIGKILL);
     again.child.wait().unwrap();
     let mut cleanup = std::process::Command::new(env!("CARGO_BIN_EXE_zoneward"));

@@ -1,37 +1,27 @@
 //! A gateway with certificates out of Secrets.
 
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::time::Duration;
 
+use fixtures::{TestCertificate, eventually, tls_client};
 use serde_json::{Value, json};
-use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tokio_rustls::rustls::{ClientConnection, StreamOwned};
 
-use crate::mesh_live::world::{Answer, Machine, Upstream, ask_over, until};
+use crate::mesh_live::world::{Answer, Machine, Upstream, ask_over};
 
 const AT: &str = "127.0.0.1:8443";
 
-/// A certificate that vouches for itself, as a Secret.
+/// A certificate, as a Secret and as a client trusts it.
 fn certificate(secret: &str, host: &str) -> (Value, CertificateDer<'static>) {
-    let made = rcgen::generate_simple_self_signed(vec![host.to_owned()]).unwrap();
-    let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret}, "type": "kubernetes.io/tls",
-        "stringData": {"tls.crt": made.cert.pem(), "tls.key": made.signing_key.serialize_pem()}});
-    (object, made.cert.der().clone())
+    let made = TestCertificate::of(host);
+    (made.secret(secret), made.der)
 }
 
 /// Asks by TLS, trusting one certificate.
 fn ask(trusted: &CertificateDer<'static>, host: &str, path: &str, more: &str) -> Option<Answer> {
-    let mut roots = RootCertStore::empty();
-    roots.add(trusted.clone()).unwrap();
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
     let name = ServerName::try_from(host.to_owned()).unwrap();
-    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let connection = ClientConnection::new(tls_client([trusted], &[]), name).unwrap();
     let stream = TcpStream::connect_timeout(&AT.parse().unwrap(), Duration::from_secs(2)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
     ask_over(StreamOwned::new(connection, stream), host, path, more)
@@ -63,10 +53,10 @@ fn two_hosts_have_their_own_certificates() {
     toolbox::in_own_namespaces!();
     let World { shop_certificate, api_certificate, api, machine: _machine } = world("tls");
     let shop = |path: &str| ask(&shop_certificate, "shop.example.com", path, "");
-    until("the shop", || shop("/hats").is_some_and(|answer| answer.body == "shop"));
+    eventually("the shop", || shop("/hats").is_some_and(|answer| answer.body == "shop"));
     let host = "v1.api.example.com";
     let with = |more: &str| ask(&api_certificate, host, "/orders", more);
-    until("the api", || with("authorization: Bearer x\r\n").is_some_and(|answer| answer.body == "api"));
+    eventually("the api", || with("authorization: Bearer x\r\n").is_some_and(|answer| answer.body == "api"));
     let denied = with("").unwrap();
     assert_eq!((denied.status, denied.body.as_str()), (401, "say who you are\n"));
     let seen = with("authorization: Bearer x\r\nx-internal-user: root\r\n").map(|_| api.seen()).unwrap();
@@ -87,15 +77,15 @@ fn new_certificate_is_used_at_once() {
     toolbox::in_own_namespaces!();
     let World { machine, shop_certificate, .. } = world("tls-new");
     let host = "shop.example.com";
-    until("the shop", || ask(&shop_certificate, host, "/", "").is_some());
+    eventually("the shop", || ask(&shop_certificate, host, "/", "").is_some());
     let (secret, renewed) = certificate("shop-example-com", host);
     let data = json!({"stringData": secret["stringData"]});
     let path = "/api/v1/namespaces/default/secrets/shop-example-com";
     machine.call("PATCH", path, "application/merge-patch+json", &data);
-    until("the new certificate", || ask(&renewed, host, "/", "").is_some());
+    eventually("the new certificate", || ask(&renewed, host, "/", "").is_some());
     // One that cannot be used is told, and what was there before is not: it is no longer wanted.
     let broken = json!({"stringData": {"tls.key": "no key"}});
     machine.call("PATCH", path, "application/merge-patch+json", &broken);
-    until("the Notice", || machine.up.log().contains("SecretNotUsable"));
+    eventually("the Notice", || machine.up.log().contains("SecretNotUsable"));
     assert!(!machine.up.log().contains("no key"), "what is in a Secret is in no log");
 }

@@ -8,22 +8,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use fixtures::eventually;
 use serde_json::{Value, json};
 
 use crate::namespace::run;
-
-/// How long a change may take on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 pub(crate) fn root() -> &'static Path {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
@@ -213,7 +203,7 @@ impl Machine {
         let words = ["up", "--no-node", "--listen", "127.0.0.1:0", "--data-dir", &data];
         let up = Running::start(&folder, "up", &[&words[..], more].concat());
         let machine = Self { up, folder };
-        until("the API", || machine.up.log().contains("serving on"));
+        eventually("the API", || machine.up.log().contains("serving on"));
         machine
     }
 

@@ -16,16 +16,9 @@ fn cluster(world: &World, has_annotation: bool, has_field: bool) -> Vec<Value> {
     let mut objects = Vec::new();
     for (i, zone) in ["za", "zb", "zc"].iter().enumerate() {
         let (node, name) = (format!("n{}", i + 1), format!("web-{i}"));
-        objects.push(json!({"apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": node, "labels": {"topology.kubernetes.io/zone": zone}},
-            "status": {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}],
-                "addresses": [{"type": "InternalIP", "address": format!("192.0.2.{}", i + 1)}]}}));
-        objects.push(json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"namespace": "ns", "name": name, "uid": name, "labels": {"app": "web"}},
-            "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]},
-            "status": {"phase": "Running", "podIP": format!("10.1.0.{}", i + 1),
-                "podIPs": [{"ip": format!("10.1.0.{}", i + 1)}],
-                "conditions": [{"type": "Ready", "status": "True"}]}}));
+        let own = json!([{"type": "InternalIP", "address": format!("192.0.2.{}", i + 1)}]);
+        objects.push(fixtures::with(fixtures::node(&node, zone), &json!({"status": {"addresses": own}})));
+        objects.push(fixtures::pod("ns", &name, "web", &node, &[&format!("10.1.0.{}", i + 1)]));
     }
     let mut web = service("web", &["10.96.0.7"]);
     web["metadata"]["uid"] = "web".into();

@@ -5,13 +5,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dataplane::nfnetlink::NetlinkSocket;
 use dataplane::nftables::apply::read;
 use dataplane::nftables::ir::Ruleset;
 use dataplane::nftables::render::table_id;
 use dataplane::nftables::trace::{Evaluation, NodeAddresses, TracedPacket, evaluate};
+use fixtures::eventually;
 use model::Family;
 use serde_json::{Value, json};
 use store::admission::service::ServiceRanges;
@@ -22,9 +23,6 @@ use store::kinds;
 use store::server::ApiServer;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
-
-/// How long a change may take on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
     runtime: tokio::runtime::Runtime,
@@ -179,11 +177,7 @@ impl World {
 
     /// Waits until something holds.
     pub(crate) fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !holds() {
-            assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        eventually(what, || holds().then_some(()).ok_or_else(|| self.log()));
     }
 }
 

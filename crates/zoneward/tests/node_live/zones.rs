@@ -19,22 +19,15 @@ const SAME_ZONE: &str = "endpointslice.kubernetes.io/same-zone";
 fn put_nodes(place: &Place) {
     for zone in ZONES {
         let addresses = OWN[..2].iter().map(|ip| json!({"type": "InternalIP", "address": ip}));
-        place.world.put(json!({"apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": format!("node-{zone}"), "labels": {"topology.kubernetes.io/zone": zone}},
-            "status": {"allocatable": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}],
-                "addresses": addresses.collect::<Vec<_>>()}}));
+        let addresses = json!({"status": {"addresses": addresses.collect::<Vec<_>>()}});
+        place.world.put(fixtures::with(fixtures::node(&format!("node-{zone}"), zone), &addresses));
     }
     place.world.remove("Node", "", "n1");
 }
 
 pub(crate) fn pod(index: u8, zone: &str) -> Value {
-    let name = format!("web-{index}");
-    let ips = [false, true].map(|v6| json!({"ip": endpoint(v6, index)}));
-    json!({"apiVersion": "v1", "kind": "Pod",
-        "metadata": {"namespace": "ns", "name": name, "uid": name, "labels": {"app": "web"}},
-        "spec": {"nodeName": format!("node-{zone}"), "containers": [{"name": "c", "image": "i"}]},
-        "status": {"phase": "Running", "podIP": ips[0]["ip"], "podIPs": ips,
-            "conditions": [{"type": "Ready", "status": "True"}]}})
+    let (v4, v6) = (endpoint(false, index), endpoint(true, index));
+    fixtures::pod("ns", &format!("web-{index}"), "web", &format!("node-{zone}"), &[&v4, &v6])
 }
 
 /// The Service, with a traffic distribution or an annotation.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cluster::ObjectKind;
 use controller::addresses;
+use fixtures::eventually_async;
 use ipnet::IpNet;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -17,7 +17,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// Longer than any grace but that of a minute.
-const PATIENCE: Duration = Duration::from_secs(45);
 
 pub struct World {
     client: Client,
@@ -132,15 +131,11 @@ impl World {
 
     pub async fn reasons_become(&self, wanted: &[&str]) {
         let wanted: BTreeSet<String> = wanted.iter().map(|reason| (*reason).to_owned()).collect();
-        let mut last = BTreeSet::new();
-        for _ in 0..PATIENCE.as_millis() / 50 {
-            last = self.reasons().await;
-            if last == wanted {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("Events {last:?}, not {wanted:?}");
+        eventually_async(&format!("Events {wanted:?}"), async || {
+            let found = self.reasons().await;
+            if found == wanted { Ok(()) } else { Err(format!("{found:?}")) }
+        })
+        .await;
     }
 
     pub async fn until(
@@ -150,24 +145,14 @@ impl World {
         name: &str,
         done: impl Fn(&Value) -> bool,
     ) -> Value {
-        let mut last = None;
-        for _ in 0..PATIENCE.as_millis() / 50 {
-            last = self.find(kind, name).await;
-            if let Some(found) = last.as_ref().filter(|found| done(found)) {
-                return found.clone();
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("{what}: {last:?}");
+        eventually_async(what, async || {
+            let found = self.find(kind, name).await.ok_or(Value::Null)?;
+            if done(&found) { Ok(found) } else { Err(found) }
+        })
+        .await
     }
 
     pub async fn until_gone(&self, what: &str, kind: ObjectKind, name: &str) {
-        for _ in 0..PATIENCE.as_millis() / 50 {
-            if self.find(kind, name).await.is_none() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("{what}: {:?}", self.find(kind, name).await);
+        eventually_async(what, async || self.find(kind, name).await.map_or(Ok(()), Err)).await;
     }
 }

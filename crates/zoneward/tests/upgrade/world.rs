@@ -14,12 +14,11 @@ use dataplane::nftables::ir::Ruleset;
 use dataplane::nftables::render::table_id;
 use dataplane::nftables::trace::{NodeAddresses, TracedPacket, evaluate};
 use dataplane::nftables::{DumpRequest, Kernel};
+use fixtures::eventually;
 use model::Family;
 use serde_json::Value;
 
 pub(crate) const THIS: &str = env!("CARGO_BIN_EXE_zoneward");
-/// How long a change may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Without a change for this long, every component has seen the last one.
 const QUIET: Duration = Duration::from_millis(1500);
 
@@ -253,12 +252,9 @@ impl Machine {
     }
 
     pub(crate) fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !holds() {
-            let logs = || format!("{}{}", self.read_log("up"), self.read_log("node"));
-            assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}\n{}", logs());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        eventually(what, || {
+            holds().then_some(()).ok_or_else(|| self.read_log("up") + &self.read_log("node"))
+        });
     }
 
     /// Waits until slices and Services have not changed for a while.

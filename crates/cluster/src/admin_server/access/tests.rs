@@ -14,9 +14,7 @@ use store::server::LocalApi;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
-use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use tokio_rustls::rustls::pki_types::ServerName;
 use tower::ServiceExt;
 
 use super::super::{AdminPost, AdminRoutes, HealthChecks, listen, serve, serve_unix};
@@ -137,12 +135,8 @@ impl World {
     }
 
     async fn tls(&self, path: &str, token: Option<&str>) -> String {
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyCertificate))
-            .with_no_client_auth();
+        // A scraper that does not verify, as with `insecure_skip_verify`.
+        let config = crate::certificate_check::tls_client(|_, _| true).unwrap();
         let stream = TcpStream::connect(self.address).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
         exchange(TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap(), path, token).await
@@ -161,45 +155,6 @@ async fn exchange(
     // A server may close without close_notify.
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8(answer).unwrap()
-}
-
-/// A scraper that does not verify, as with `insecure_skip_verify`.
-#[derive(Debug)]
-struct AnyCertificate;
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        ring::default_provider().signature_verification_algorithms.supported_schemes()
-    }
 }
 
 fn status(answer: &str) -> &str {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use fixtures::{TestCertificate, eventually_async};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -21,9 +22,6 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 #[derive(Clone, PartialEq, Message)]
 pub struct ExportTraceServiceRequest {
@@ -206,16 +204,9 @@ impl Collector {
 
     /// With the certificate that a client has to trust.
     pub async fn start_tls() -> (Self, Vec<u8>) {
-        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
-        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .expect("a pair");
-        let tls = TlsAcceptor::from(Arc::new(config));
-        (Self::listen(|_| Some((200, Vec::new())), Some(tls)).await, made.cert.pem().into_bytes())
+        let certificate = TestCertificate::of("127.0.0.1");
+        let tls = TlsAcceptor::from(certificate.server());
+        (Self::listen(|_| Some((200, Vec::new())), Some(tls)).await, certificate.chain.into_bytes())
     }
 
     async fn listen(respond: Respond, tls: Option<TlsAcceptor>) -> Self {
@@ -294,12 +285,10 @@ impl Collector {
 
     /// Waits for at least so many spans.
     pub async fn spans(&self, count: usize) -> Vec<Span> {
-        for _ in 0..6_000 {
-            if self.received().len() >= count {
-                return self.received();
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("the collector has {} spans, not {count}", self.received().len());
+        eventually_async(&format!("{count} spans"), async || {
+            let received = self.received();
+            if received.len() >= count { Ok(received) } else { Err(received.len()) }
+        })
+        .await
     }
 }

@@ -2,6 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use envoy_types::pb::google::protobuf::Struct;
+use fixtures::eventually_async;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
 use serde_json::json;
@@ -59,15 +60,10 @@ async fn requests_without_pause_do_not_starve_updates() {
     let (_stop, stopped) = watch::channel(false);
     let service = AdsService::new(XdsServerSettings::default(), source.clone(), streams.clone(), stopped);
     let responses = service.open::<DeltaStream>(endless_requests()).unwrap();
-    let reaches = async |number| {
-        while !streams.streams().iter().any(|stream| stream.number == number) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    let wait = Duration::from_secs(30);
-    tokio::time::timeout(wait, reaches(1)).await.expect("the stream is open");
+    let is_at = |number| streams.streams().iter().any(|stream| stream.number == number);
+    eventually_async("the stream is open", async || is_at(1)).await;
     source.0.send_replace(published(2));
-    tokio::time::timeout(wait, reaches(2)).await.expect("the update is handled between requests");
+    eventually_async("the update is handled between requests", async || is_at(2)).await;
     drop(responses);
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use model::{Interner, Snapshot, parse};
+use fixtures::node;
+use model::Snapshot;
 use plan::hints::Hysteresis;
 use plan::planner::Planner;
 use plan::slices::TriggerTimes;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::faulty::Dice;
 use super::limits;
-use crate::controller::world::{World, items, node, pod, pod_status, service, slices_path};
+use crate::controller::world::{World, items, pod, pod_status, service, slices_path};
 
 pub const SERVICES: u64 = 8;
 
@@ -84,7 +85,6 @@ impl Model {
 /// Nothing is left to do for a controller that starts anew and sees what is stored.
 pub async fn check_plan(world: &World) -> Result<(), String> {
     let mut snapshot = Snapshot::default();
-    let mut interner = Interner::default();
     for (path, api_version, kind) in [
         ("/api/v1/services", "v1", "Service"),
         ("/api/v1/pods", "v1", "Pod"),
@@ -94,7 +94,7 @@ pub async fn check_plan(world: &World) -> Result<(), String> {
         for mut object in items(&world.get(path).await["items"]) {
             object["apiVersion"] = api_version.into();
             object["kind"] = kind.into();
-            snapshot.apply(parse::object(&object, &mut interner).0.expect("what is stored can be read"));
+            snapshot.apply(fixtures::object(&object));
         }
     }
     let settings = limits().settings;

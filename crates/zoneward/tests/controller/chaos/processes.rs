@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use fixtures::eventually_async;
 use http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -18,7 +19,7 @@ use tokio::task::JoinHandle;
 use super::change::{self, Model};
 use super::faulty::{Dice, Faulty};
 use super::{at_rest, seed_and_end};
-use crate::controller::world::{World, eventually};
+use crate::controller::world::World;
 
 /// Serves a failing API on a socket, as `zoneward up` serves a good one.
 fn serve(path: &Path, api: &Faulty) -> JoinHandle<()> {
@@ -150,7 +151,7 @@ async fn soak_processes_that_die_and_freeze_leave_the_slices_as_planned() {
         // At rest: both live, and the API answers.
         api.on.store(false, Ordering::Relaxed);
         contest.check_alive();
-        eventually("one leads", || async {
+        eventually_async("one leads", || async {
             let held = holder(&world).await.is_some_and(|(holder, _)| !holder.is_empty());
             if held { Ok(()) } else { Err("nobody".to_owned()) }
         })

@@ -10,7 +10,8 @@ mod world;
 
 use std::collections::BTreeSet;
 
-use model::{Interner, Object, ServiceKey, Snapshot, parse};
+use fixtures::object;
+use model::{Object, ServiceKey, Snapshot};
 use plan::NodeGates;
 use plan::forward::{Forwarder, NodeConfig, ProxySettings, ServiceDelta};
 use proptest::prelude::*;
@@ -86,7 +87,7 @@ fn snapshot(world: &world::World) -> Snapshot {
     snapshot.apply(Object::Node(world.node().into()));
     let cidrs = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
         "metadata": {"name": "kubernetes"}, "spec": {"cidrs": world::SERVICE_CIDRS}});
-    snapshot.apply(parse::object(&cidrs, &mut Interner::default()).0.unwrap());
+    snapshot.apply(object(&cidrs));
     snapshot
 }
 
