@@ -4,10 +4,12 @@
 mod objects;
 
 use apimachinery::validate::validate;
+use model::parse::gateway_api;
 use model::random::Random;
 use model::{Interner, parse};
 use serde_json::{Value, json};
 
+use crate::gateway_api_cases;
 use crate::world::{World, read};
 
 const ROUNDS: usize = 1_000;
@@ -20,10 +22,10 @@ fn path(object: &Value) -> String {
 #[tokio::test]
 async fn validation_and_the_api_accept_exactly_the_routes_that_are_planned() {
     let world = World::new().await;
-    let mut random = Random::seeded(40);
+    let (valid, mut random) = (objects::valid(), Random::seeded(40));
     let mut accepted = 0;
     for round in 0..ROUNDS {
-        let object = objects::changed(&mut random);
+        let object = objects::changed(&valid, &mut random);
         let (planned, notices) = parse::object(&object, &mut Interner::default());
         let violations = validate(&object);
         let about = || format!("round {round}: {object}\n{notices:?}");
@@ -33,6 +35,37 @@ async fn validation_and_the_api_accept_exactly_the_routes_that_are_planned() {
         accepted += usize::from(planned.is_some());
     }
     assert!((ROUNDS / 4..ROUNDS * 3 / 4).contains(&accepted), "{accepted} of {ROUNDS} are valid");
+}
+
+/// The published schemas of the Gateway API decide what a route is: the parser reads all that they accept.
+#[tokio::test]
+async fn objects_of_the_gateway_api_that_the_api_accepts_are_read() {
+    let world = World::new().await;
+    let is_parsed =
+        |object: &Value| object["kind"].as_str().is_some_and(|kind| gateway_api::KINDS.contains(&kind));
+    let valid = gateway_api_cases::cases()
+        .into_iter()
+        .filter(|case| case["valid"] == true && case["channel"] != "experimental");
+    let valid: Vec<Value> = valid
+        .map(|case| case["object"].clone())
+        .filter(|object| object["apiVersion"] == "gateway.networking.k8s.io/v1" && is_parsed(object))
+        .map(|mut object| {
+            object["metadata"] = json!({"namespace": "default", "name": "a"});
+            object
+        })
+        .collect();
+    let (mut random, mut accepted) = (Random::seeded(41), 0);
+    for round in 0..ROUNDS {
+        let object = objects::changed(&valid, &mut random);
+        let path = format!("{}?dryRun=All&fieldValidation=Strict", gateway_api_cases::path(&object));
+        let (code, stored) = world.json("POST", &path, &object).await;
+        if code == 201 {
+            accepted += 1;
+            let (read, notices) = parse::object(&stored, &mut Interner::default());
+            assert!(read.is_some(), "round {round}: {object}\n{notices:?}");
+        }
+    }
+    assert!(accepted > ROUNDS / 4, "{accepted} of {ROUNDS} are valid");
 }
 
 /// Seed 004: the example of merged filters, as it is written there.

@@ -167,6 +167,12 @@ fn walk(
             for (i, item) in items.iter().enumerate() {
                 let Some(difference) = difference.item(i) else { continue };
                 push_index(path, i);
+                // As a member, null is no value; in a list it would take a place.
+                if item.is_null() && schema.is_object() && schema["nullable"] != true {
+                    let kind = resolve(schema)["type"].as_str().unwrap_or("object");
+                    let reason = format!("Invalid value: \"null\": must be of type {kind}");
+                    faults.push((path.clone(), FieldErrorType::Invalid, reason));
+                }
                 walk(schema, item, difference, path, faults);
                 path.truncate(length);
             }
@@ -337,6 +343,7 @@ mod tests {
             (json!({"to": ["a", "b", "c"]}), "spec.to"),
             (json!({"to": ["a", "B"]}), "spec.to[1]"),
             (json!({"to": ["aaaa"]}), "spec.to[0]"),
+            (json!({"to": ["a", null]}), "spec.to[1]"),
             (json!({"to": ["a"], "mode": "c"}), "spec.mode"),
             (json!({"to": ["a"], "weight": -1}), "spec.weight"),
             (json!({"to": ["a"], "weight": 100}), "spec.weight"),

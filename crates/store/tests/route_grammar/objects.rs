@@ -4,9 +4,8 @@
 use model::random::Random;
 use serde_json::{Map, Value, json};
 
-/// A valid object with a few changes.
-pub fn changed(random: &mut Random) -> Value {
-    let valid = valid();
+/// One of some valid objects, with a few changes.
+pub fn changed(valid: &[Value], random: &mut Random) -> Value {
     let mut object = valid[random.below(valid.len())].clone();
     for _ in 0..random.below(4) {
         let donor = &valid[random.below(valid.len())]["spec"];
