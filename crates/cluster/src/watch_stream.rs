@@ -23,6 +23,7 @@ use model::random::Random;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -176,6 +177,18 @@ impl WatchedObject {
             ObjectContent::Json(text) => text.get(),
             ObjectContent::Message(_) => RawValue::NULL.get(),
         }
+    }
+
+    /// Its metadata and status as JSON. The rest is skipped: [`crate::WatchCache`] parses it, once.
+    pub fn metadata_and_status(&self) -> Option<Value> {
+        #[derive(Deserialize)]
+        struct Parts {
+            metadata: Value,
+            #[serde(default)]
+            status: Value,
+        }
+        let Parts { metadata, status } = serde_json::from_str(self.text()).ok()?;
+        Some(json!({"metadata": metadata, "status": status}))
     }
 
     /// Its message, if it came as protobuf.

@@ -22,10 +22,10 @@ use http::Method;
 use jiff::Timestamp;
 use kube::Client;
 use model::gateway_api::{CertificateKind, GatewayApiKind};
-use model::parse::route::mesh_object;
+use model::parse::malformed_field;
 use model::random::Random;
 use model::route::PolicyTarget;
-use model::{Interner, Name, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot};
+use model::{Name, Notice, ObjectKey, ObjectRef, ServiceKey, Snapshot};
 use plan::dependents::{ChangedObject, StatusKey};
 use plan::gateway_api::{AssignedAddresses, UnboundPorts};
 use plan::routes::{
@@ -225,29 +225,15 @@ impl StatusReconciler {
     }
 
     fn apply(&mut self, event: InformerEvent) {
-        if let InformerEvent::Applied(ObjectKind::GatewayApi(kind), object) = &event
-            && *kind != GatewayApiKind::Grant
-            && let Ok(value) = serde_json::from_str(object.text())
-        {
-            self.gateway_api.store(*kind, &value);
-            let key = ObjectKey::new(&Name::new(object.namespace()), &Name::new(object.name()));
-            self.enqueue_standard([(*kind, key)]);
-        }
+        let stored = stored(&event);
         if let InformerEvent::Applied(ObjectKind::CustomResourceDefinition, object) = &event {
             let affected = self.gateway_api.set_definition(Some(object.text()));
             self.enqueue_standard(affected);
         }
-        if let InformerEvent::Applied(kind, object) = &event
-            && ObjectKind::MESH.contains(kind)
-        {
-            let key = (*kind, ObjectKey::new(&Name::new(object.namespace()), &Name::new(object.name())));
-            match record(*kind, object.text()) {
-                Some(record) => drop(self.records.insert(key.clone(), record)),
-                None => drop(self.records.remove(&key)),
-            }
-            self.enqueue(key);
-        }
         for change in self.mirror.read(event) {
+            if let Some((key, object)) = &stored {
+                self.store(key, object, &change);
+            }
             self.note_presence(&change);
             let snapshot = self.mirror.snapshot();
             let changed = change.compared(snapshot).and_then(|change| ChangedObject::of(&change, snapshot));
@@ -255,6 +241,24 @@ impl StatusReconciler {
             self.mirror.apply(change);
             self.enqueue_dependents(changed.as_ref());
         }
+    }
+
+    /// Keeps what the status of a created or changed object depends on.
+    fn store(&mut self, key: &Key, object: &Value, change: &ObjectChange) {
+        if let ObjectKind::GatewayApi(kind) = key.0 {
+            self.gateway_api.store(kind, object);
+        } else {
+            let (problems, idle) = match change {
+                ObjectChange::Applied(object, _) => (Vec::new(), never_matching(object)),
+                ObjectChange::Unreadable(.., notices) => {
+                    let problems = notices.iter().filter_map(malformed_field).map(str::to_owned);
+                    (problems.collect(), Vec::new())
+                }
+                _ => return,
+            };
+            self.records.insert(key.clone(), StoredObject::new(object, problems, idle));
+        }
+        self.enqueue(key.clone());
     }
 
     /// Enqueues what depends on an object, before or after its change is applied.
@@ -567,14 +571,13 @@ impl StatusReconciler {
     }
 }
 
-fn record(kind: ObjectKind, text: &str) -> Option<StoredObject> {
-    let mut object: Value = serde_json::from_str(text).ok()?;
-    let resource = kind.resource();
-    object["kind"] = resource.kind.as_str().into();
-    object["apiVersion"] = resource.api_version.as_str().into();
-    let reading = mesh_object(&object, &mut Interner::default());
-    let idle = reading.object.as_ref().map(never_matching).unwrap_or_default();
-    Some(StoredObject::new(&object, reading.errors, idle))
+/// The metadata and status of a created or changed object whose status we write.
+fn stored(event: &InformerEvent) -> Option<(Key, Value)> {
+    let InformerEvent::Applied(kind, object) = event else { return None };
+    let is_ours = ObjectKind::MESH.contains(kind)
+        || matches!(kind, ObjectKind::GatewayApi(kind) if *kind != GatewayApiKind::Grant);
+    let key = ObjectKey::new(&Name::new(object.namespace()), &Name::new(object.name()));
+    is_ours.then(|| object.metadata_and_status())?.map(|value| ((*kind, key), value))
 }
 
 async fn write(client: &Client, work: &StatusWrite) -> StatusWriteResult {

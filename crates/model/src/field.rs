@@ -294,6 +294,11 @@ impl<'a> Field<'a> {
         self.value?.as_f64()
     }
 
+    /// A whole number, as a float: the schema takes fractions as strings alone.
+    pub fn as_whole(&self) -> Option<f64> {
+        i32::try_from(self.value?.as_i64()?).ok().map(f64::from)
+    }
+
     pub fn as_items(&self) -> Vec<Self> {
         let Some(Value::Array(items)) = self.value else { return Vec::new() };
         items.iter().enumerate().map(|(i, value)| self.item(i, Some(value))).collect()
@@ -314,6 +319,25 @@ impl<'a> Field<'a> {
     /// Whether the member is present, even as null.
     pub fn has_member(&self, name: &str) -> bool {
         self.value.is_some_and(|value| value.get(name).is_some())
+    }
+
+    /// Reports a list or map with more than `max` entries; `what` names them in the error.
+    pub fn limit(&self, max: usize, what: &str, errors: &mut FieldErrors) {
+        let count = match self.value {
+            Some(Value::Array(items)) => items.len(),
+            Some(Value::Object(map)) => map.len(),
+            _ => 0,
+        };
+        if count > max {
+            errors.invalid(self, format!("at most {max} {what} are allowed"));
+        }
+    }
+
+    /// Reports a string of more than `max` bytes.
+    pub fn limit_bytes(&self, max: usize, errors: &mut FieldErrors) {
+        if self.as_str().is_some_and(|text| text.len() > max) {
+            errors.invalid(self, format!("at most {max} bytes are allowed"));
+        }
     }
 
     // Readers that report a value of another type.

@@ -292,10 +292,17 @@ pub fn object_ref(value: &Value) -> ObjectRef {
     ObjectRef::new(kind, if namespaced { namespace.unwrap_or(DEFAULT_NAMESPACE) } else { "" }, name)
 }
 
+const MALFORMED: &str = "Malformed";
+const MALFORMED_ADVICE: &str = ". The object is ignored until this is fixed.";
+
 /// The Notice for an object that cannot be used.
 pub fn malformed(object: ObjectRef, error: &FieldError) -> Notice {
-    let advice = "The object is ignored until this is fixed.";
-    Notice::new(object, "Malformed", format!("{}: {}. {advice}", error.field, error.message))
+    Notice::new(object, MALFORMED, format!("{}: {}{MALFORMED_ADVICE}", error.field, error.message))
+}
+
+/// The field and the error of a Notice from [`malformed`], without its advice.
+pub fn malformed_field(notice: &Notice) -> Option<&str> {
+    notice.message.strip_suffix(MALFORMED_ADVICE).filter(|_| notice.reason == MALFORMED)
 }
 
 fn ignored_field(object: ObjectRef, error: &FieldError) -> Notice {

@@ -44,5 +44,6 @@ mod kubectl_suite;
 mod kubectl_typed;
 mod node_policy;
 mod python_client;
+mod route_grammar;
 mod served;
 mod world;

@@ -1,7 +1,6 @@
 //! Status conditions and Events of an object, if they differ from the stored ones.
 
 use jiff::Timestamp;
-use model::field::FieldError;
 use model::{Notice, ObjectRef};
 use plan::ConditionStatus;
 use plan::routes::{RouteCondition, RouteStatus};
@@ -31,13 +30,14 @@ pub(super) struct StoredObject {
     resource_version: Value,
     generation: Value,
     conditions: Vec<Value>,
-    pub(super) problems: Vec<FieldError>,
+    /// Why it is invalid.
+    pub(super) problems: Vec<String>,
     /// About rules that no request can match.
     pub(super) idle: Vec<Notice>,
 }
 
 impl StoredObject {
-    pub(super) fn new(object: &Value, problems: Vec<FieldError>, idle: Vec<Notice>) -> Self {
+    pub(super) fn new(object: &Value, problems: Vec<String>, idle: Vec<Notice>) -> Self {
         let metadata = &object["metadata"];
         Self {
             uid: metadata["uid"].as_str().map(str::to_owned),
@@ -144,7 +144,7 @@ impl StoredObject {
     }
 }
 
-fn accepted(problems: &[FieldError], idle: &[Notice]) -> RouteCondition {
+fn accepted(problems: &[String], idle: &[Notice]) -> RouteCondition {
     if problems.is_empty() {
         let mut message = "valid".to_owned();
         if !idle.is_empty() {
@@ -153,9 +153,7 @@ fn accepted(problems: &[FieldError], idle: &[Notice]) -> RouteCondition {
         }
         return RouteCondition { status: ConditionStatus::True, reason: "Valid", message };
     }
-    let texts: Vec<String> =
-        problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
-    let message = format!("{}; ignored until this is fixed", named(&texts));
+    let message = format!("{}; ignored until this is fixed", named(problems));
     RouteCondition { status: ConditionStatus::False, reason: "Invalid", message }
 }
 

@@ -6,8 +6,9 @@
 //!                              \-> FieldErrors: a policy with an error is ignored as a whole
 //! ```
 //!
-//! Short forms are expanded here, so that rules are compared in one form. `plan validate` and the admission of the
-//! embedded API use the same parser.
+//! Short forms are expanded here, so that rules are compared in one form. This is the only grammar: its errors are the
+//! violations of `plan validate` and of the embedded API. The schemas in `deploy/crds` refuse nothing that it accepts, so
+//! it has their bounds. Another API server accepts more; the condition `Accepted` says so.
 
 mod filters;
 mod gateway;
@@ -43,6 +44,9 @@ pub const KINDS: [&str; 6] = [
     "MeshLoadBalancing",
     "MeshRouteFilter",
 ];
+
+const MAX_DESTINATIONS: usize = 16;
+const MAX_HOSTNAMES: usize = 64;
 
 /// The result of parsing an object of one of [`KINDS`].
 #[derive(Debug)]
@@ -94,10 +98,17 @@ fn read(value: &Value, old: Option<&Value>, interner: &mut Interner) -> ParsedPo
     ParsedPolicy { object: errors.is_empty().then_some(object), errors, ignored }
 }
 
+/// The entries of `to`.
+fn destinations<'a>(spec: &Field<'a>, errors: &mut FieldErrors) -> Vec<Field<'a>> {
+    let to = spec.child("to");
+    to.limit(MAX_DESTINATIONS, "destinations", errors);
+    to.required_items("destinations", errors)
+}
+
 fn http_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> MeshHttpRoute {
     spec.only(&["targetRef", "to"], errors);
     let target = target_ref::target(&spec.child("targetRef"), TargetRole::Client, errors);
-    let to = spec.child("to").required_items("destinations", errors);
+    let to = destinations(spec, errors);
     let to = to.iter().map(|entry| to_http(entry, &key.namespace, errors)).collect();
     MeshHttpRoute { key, target, to }
 }
@@ -128,7 +139,9 @@ fn to_http(entry: &Field, namespace: &Name, errors: &mut FieldErrors) -> ToHttp 
 fn gateway_http_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> MeshGatewayHttpRoute {
     spec.only(&["targetRef", "hostnames", "rules"], errors);
     let target = target_ref::target(&spec.child("targetRef"), TargetRole::Gateway, errors);
-    let hostnames = spec.child("hostnames").items(errors);
+    let hostnames = spec.child("hostnames");
+    hostnames.limit(MAX_HOSTNAMES, "host names", errors);
+    let hostnames = hostnames.items(errors);
     let hostnames = hostnames.iter().filter_map(|host| syntax::hostname(host, errors)).collect();
     let rules = rules::rules(&spec.child("rules"), rules::RuleScope::Gateway, errors);
     MeshGatewayHttpRoute { key, target, hostnames, rules }
@@ -158,7 +171,7 @@ fn route_filter(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> MeshR
 fn tcp_route(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) -> MeshTcpRoute {
     spec.only(&["targetRef", "to"], errors);
     let target = target_ref::target(&spec.child("targetRef"), TargetRole::Either, errors);
-    let to = spec.child("to").required_items("destinations", errors);
+    let to = destinations(spec, errors);
     let at_gateway = matches!(target, crate::route::PolicyTarget::Gateway(..));
     let to = to.iter().map(|entry| to_tcp(entry, &key.namespace, at_gateway, errors)).collect();
     MeshTcpRoute { key, target, to }

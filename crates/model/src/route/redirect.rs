@@ -7,7 +7,7 @@ use crate::route::action::PathChange;
 use crate::route::hostname::plain_host;
 use crate::route::path;
 use crate::route::request::RequestView;
-use crate::route::rule::PathMatch;
+use crate::route::rule::{PathMatch, RedirectFilter};
 
 /// The scheme of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,12 +58,23 @@ pub struct RequestRedirect {
     /// The port; `None` follows the scheme, else stays.
     pub port: Option<u16>,
     pub status: u16,
-    /// Whether the query is kept: in the mesh, but not at a gateway (semantics 1.7).
-    pub keeps_query: bool,
+}
+
+impl From<&RedirectFilter> for RequestRedirect {
+    fn from(filter: &RedirectFilter) -> Self {
+        Self {
+            scheme: filter.scheme,
+            hostname: filter.hostname.clone(),
+            path: filter.path.clone(),
+            port: filter.port,
+            // Semantics 1.7: the default status.
+            status: filter.status.unwrap_or(302),
+        }
+    }
 }
 
 impl RequestRedirect {
-    /// The Location header of a request that hit the path match `matched`.
+    /// The Location header of a request that hit the path match `matched`. The query is kept.
     pub fn location(&self, request: &RequestView<'_>, matched: &PathMatch, at: &Arrival) -> String {
         let scheme = self.scheme.unwrap_or(at.scheme);
         let own_host = plain_host(request.host);
@@ -79,8 +90,7 @@ impl RequestRedirect {
             Some(change) => change.apply(request.path, matched),
             None => request.path.to_owned(),
         };
-        let query = request.query.filter(|_| self.keeps_query);
-        format!("{scheme}://{host}{port}{}", path::join(&path, query))
+        format!("{scheme}://{host}{port}{}", path::join(&path, request.query))
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use model::gateway_api::{GatewayApiRule, ObjectReference, Route, RouteKind};
 use model::route::{
     BackendId, BackendRef, BackendTarget, DirectResponse, DirectResponseBody, ExtensionEffect,
-    ExtensionFilter, HttpRule, Percentage, RedirectFilter, RequestMirror, RequestRedirect, Responder,
-    RouteFilter, RouteRule, RuleAction, RuleOrigin, WeightedBackends, error_text,
+    ExtensionFilter, HttpRule, Percentage, RequestMirror, Responder, RouteFilter, RouteRule, RuleAction,
+    RuleOrigin, WeightedBackends, error_text,
 };
 use model::{Labels, Name, Notice, ObjectKey, Protocol, ServiceKey, ServiceType, Snapshot};
 
@@ -139,7 +139,7 @@ impl RouteRules<'_> {
         notices: &mut Vec<Notice>,
     ) -> Responder {
         let own = filters.iter().find_map(|filter| match filter {
-            RouteFilter::Redirect(redirect) => Some(Responder::Redirect(redirect_of(redirect))),
+            RouteFilter::Redirect(redirect) => Some(Responder::Redirect(redirect.into())),
             RouteFilter::Extension(filter) => match self.extension(filter) {
                 Ok(ExtensionEffect::Respond(response)) => Some(Responder::Respond(response.clone())),
                 Ok(ExtensionEffect::Subset(_)) => None,
@@ -296,17 +296,4 @@ impl Problem {
 
 fn field(index: usize) -> String {
     format!("spec.rules[{index}]")
-}
-
-/// The query stays, as Envoy keeps it; the specification is silent.
-fn redirect_of(filter: &RedirectFilter) -> RequestRedirect {
-    const FOUND: u16 = 302;
-    RequestRedirect {
-        scheme: filter.scheme,
-        hostname: filter.hostname.clone(),
-        path: filter.path.clone(),
-        port: filter.port,
-        status: filter.status.unwrap_or(FOUND),
-        keeps_query: true,
-    }
 }

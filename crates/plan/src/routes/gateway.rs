@@ -265,11 +265,7 @@ pub(super) fn selects(gateway: &MeshGateway, target: &PolicyTarget, listener: &M
 }
 
 fn context(snapshot: &Snapshot) -> RouteContext<'_> {
-    RouteContext {
-        resolver: BackendResolver { snapshot, client_port: None },
-        otherwise: None,
-        keeps_query: false,
-    }
+    RouteContext { resolver: BackendResolver { snapshot, client_port: None }, otherwise: None }
 }
 
 fn source(policy: &MeshGatewayHttpRoute) -> RuleSource<'_> {

@@ -172,7 +172,7 @@ impl OutboundBuilder<'_> {
 
     fn http_routes(&mut self, destination: &Destination<'_>, sources: &[RuleSource<'_>]) -> HttpRoutes {
         let resolver = BackendResolver { snapshot: self.snapshot, client_port: Some(destination.port) };
-        let context = RouteContext { resolver, otherwise: Some(destination.backend()), keeps_query: true };
+        let context = RouteContext { resolver, otherwise: Some(destination.backend()) };
         let lists: Vec<Arc<PreparedRules>> =
             sources.iter().map(|source| self.prepare(source, &context)).collect();
         let before = &self.before.group;

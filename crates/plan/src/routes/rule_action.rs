@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use model::route::{
     BackendFilters, BackendId, BackendTarget, DirectResponse, HeaderChanges, HeaderModifier, HttpRule,
-    Percentage, RedirectFilter, RequestMirror, RequestRedirect, Responder, Rewrite, RewriteFilter,
-    RouteFilter, RouteRule, RuleAction, RuleOrigin, WeightedBackends,
+    Percentage, RequestMirror, Responder, Rewrite, RewriteFilter, RouteFilter, RouteRule, RuleAction,
+    RuleOrigin, WeightedBackends,
 };
 use model::{Notice, ObjectRef};
 
@@ -16,12 +16,7 @@ pub(super) struct RouteContext<'a> {
     pub(super) resolver: BackendResolver<'a>,
     /// The backend of rules without backendRefs; none at a gateway.
     pub(super) otherwise: Option<BackendId>,
-    /// Whether redirects keep the query.
-    pub(super) keeps_query: bool,
 }
-
-/// Semantics 1.7: the default status of a redirect.
-const FOUND: u16 = 302;
 
 #[cfg(test)]
 pub(super) fn rules(
@@ -98,7 +93,7 @@ impl RouteContext<'_> {
     ) -> Responder {
         let backends = rule.effective_backends().unwrap_or_default();
         let own = filters.iter().find_map(|filter| match filter {
-            RouteFilter::Redirect(redirect) => Some(Responder::Redirect(self.redirect(redirect))),
+            RouteFilter::Redirect(redirect) => Some(Responder::Redirect(redirect.into())),
             RouteFilter::Respond { status, body } => {
                 Some(Responder::Respond(DirectResponse { status: *status, body: body.clone() }))
             }
@@ -116,17 +111,6 @@ impl RouteContext<'_> {
         }
         let otherwise = self.otherwise.clone().map(|id| (BackendTarget::Backend(id), 1));
         Responder::Forward(WeightedBackends::new(otherwise))
-    }
-
-    fn redirect(&self, filter: &RedirectFilter) -> RequestRedirect {
-        RequestRedirect {
-            scheme: filter.scheme,
-            hostname: filter.hostname.clone(),
-            path: filter.path.clone(),
-            port: filter.port,
-            status: filter.status.unwrap_or(FOUND),
-            keeps_query: self.keeps_query,
-        }
     }
 }
 

@@ -488,6 +488,41 @@ fn a_redirect_of_one_policy_overrules_the_backends_of_another_and_is_told() {
     assert_eq!(notices[0].reason, "RouteConflict");
 }
 
+/// Seed 004, "exact same structure": a rule means the same in the mesh and at a gateway.
+#[test]
+fn a_redirect_keeps_the_query_in_the_mesh_and_at_a_gateway() {
+    let rules = json!([{"matches": {"path": {"prefix": "/"}},
+        "default": {"filters": [{"requestRedirect": {"scheme": "https"}}]}}]);
+    let objects = [
+        service("backend", "http"),
+        edge(json!([{"name": "http", "port": 80, "protocol": "HTTP"}])),
+        policy(
+            "MeshHTTPRoute",
+            "mesh",
+            json!({"to": [{"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": rules}]}),
+        ),
+        policy(
+            "MeshGatewayHTTPRoute",
+            "gateway",
+            json!({"targetRef": {"kind": "MeshGateway", "name": "edge"}, "rules": rules}),
+        ),
+    ];
+    let (table, _) = at_edge(&objects);
+    let at_gateway = table.port(80).and_then(|port| port.listener("x.io")?.routing("x.io")).unwrap();
+    for routing in [&route(&world(&objects), &client(&[])).0.routing, at_gateway] {
+        let Routing::Http(routes) = routing else { panic!("HTTP") };
+        let incoming = TracedRequest {
+            method: "GET".into(),
+            host: "x.io".into(),
+            path: "/r?x=1".into(),
+            ..TracedRequest::default()
+        };
+        let at = Arrival { scheme: Scheme::Http, port: None };
+        let outcome = trace(Some(routes), &incoming, &at, &EdgeSettings::default()).outcome;
+        assert_eq!(outcome.response_headers, [("location".into(), "https://x.io/r?x=1".into())]);
+    }
+}
+
 fn edge(listeners: Value) -> Value {
     policy("MeshGateway", "edge", json!({"listeners": listeners}))
 }

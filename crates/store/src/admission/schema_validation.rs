@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use apimachinery::validate::FieldErrorType;
 use kube_cel::{CompiledSchema, Validator, compile_schema};
+use model::parse::route;
 use regex::Regex;
 use serde_json::Value;
 
@@ -23,14 +24,29 @@ pub type FieldFinding = (String, FieldErrorType, String);
 /// Unchanged parts were validated before and are skipped: one changed rule among a thousand costs one, and a stricter
 /// schema refuses only what is changed (ratcheting).
 pub fn check(kind: &ResourceKind, old: Option<&Value>, new: &Value) -> Vec<FieldFinding> {
-    let Some(schema) = kind.schema else { return Vec::new() };
+    let Some(schema) = admission_schema(kind) else { return Vec::new() };
     let Some(difference) = JsonDiff::since(old, new) else { return Vec::new() };
-    let mut faults = limits(schema(), new, &difference);
+    let mut faults = limits(schema, new, &difference);
     if faults.is_empty() {
         // As in Kubernetes: rules may rely on the schema.
-        faults = rule_faults(compiled(kind.id, schema()), old, new, &difference);
+        faults = rule_faults(compiled(kind.id, schema), old, new, &difference);
     }
     faults
+}
+
+/// The schema that an object has to pass. That of a route has no `spec`: the parser of the daemons validates it.
+fn admission_schema(kind: &ResourceKind) -> Option<&'static Value> {
+    static WITHOUT_SPEC: Mutex<BTreeMap<u16, &'static Value>> = Mutex::new(BTreeMap::new());
+    let schema = kind.schema?();
+    if kind.group != route::GROUP || !route::KINDS.contains(&kind.kind) {
+        return Some(schema);
+    }
+    let mut schemas = WITHOUT_SPEC.lock().unwrap_or_else(PoisonError::into_inner);
+    Some(schemas.entry(kind.id).or_insert_with(|| {
+        let mut schema = schema.clone();
+        schema["properties"].as_object_mut().map(|properties| properties.remove("spec"));
+        Box::leak(Box::new(schema))
+    }))
 }
 
 /// The rules of a kind, compiled when they are first used, and kept: there are few kinds.
@@ -151,6 +167,12 @@ fn walk(
             for (i, item) in items.iter().enumerate() {
                 let Some(difference) = difference.item(i) else { continue };
                 push_index(path, i);
+                // As a member, null is no value; in a list it would take a place.
+                if item.is_null() && schema.is_object() && schema["nullable"] != true {
+                    let kind = resolve(schema)["type"].as_str().unwrap_or("object");
+                    let reason = format!("Invalid value: \"null\": must be of type {kind}");
+                    faults.push((path.clone(), FieldErrorType::Invalid, reason));
+                }
                 walk(schema, item, difference, path, faults);
                 path.truncate(length);
             }
@@ -321,6 +343,7 @@ mod tests {
             (json!({"to": ["a", "b", "c"]}), "spec.to"),
             (json!({"to": ["a", "B"]}), "spec.to[1]"),
             (json!({"to": ["aaaa"]}), "spec.to[0]"),
+            (json!({"to": ["a", null]}), "spec.to[1]"),
             (json!({"to": ["a"], "mode": "c"}), "spec.mode"),
             (json!({"to": ["a"], "weight": -1}), "spec.weight"),
             (json!({"to": ["a"], "weight": 100}), "spec.weight"),

@@ -78,8 +78,11 @@ fn reduced(schema: &Value) -> Value {
     } else if let Some(word) = type_of(schema) {
         kept.insert("type".to_owned(), word.into());
     }
+    // As in Kubernetes: kubectl would take a value of several types for a map.
+    let is_any = kept.get("type").is_none() && schema["x-kubernetes-preserve-unknown-fields"] == true;
     for (name, value) in members {
         match name.as_str() {
+            "properties" | "items" | "required" if is_any => {}
             "format" | "required" => {
                 kept.insert(name.clone(), value.clone());
             }

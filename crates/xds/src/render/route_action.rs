@@ -477,7 +477,7 @@ fn redirect(to: &RequestRedirect, on: &PathMatch, at: Option<&Arrival>) -> Redir
             _ => RedirectResponseCode::Found,
         }
         .into(),
-        strip_query: !to.keeps_query,
+        strip_query: false,
     }
 }
 

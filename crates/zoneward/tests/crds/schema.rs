@@ -1,4 +1,4 @@
-//! What an API server does with a structural schema: types, bounds, unknown fields, and CEL rules.
+//! What an API server does with a structural schema: types, bounds, unknown fields, value validations, and CEL rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +43,9 @@ impl Schema {
         if value.is_null() && schema["nullable"] == true {
             return;
         }
+        let is_open = schema["x-kubernetes-preserve-unknown-fields"] == true;
         let fits = match schema["type"].as_str() {
+            None if is_open => true,
             Some("object") => value.is_object(),
             Some("array") => value.is_array(),
             Some("string") => value.is_string(),
@@ -56,6 +58,9 @@ impl Schema {
             return;
         }
         bounds(schema, value, path, problems);
+        if !meets_choices(schema, value) {
+            problems.push(format!("{path}: allOf, anyOf, oneOf or not"));
+        }
         self.members(schema, value, path, problems);
         if let Some(items) = value.as_array() {
             for (i, item) in items.iter().enumerate() {
@@ -77,6 +82,7 @@ impl Schema {
             let known = schema["properties"].get(name).or_else(|| schema.get("additionalProperties"));
             match known {
                 Some(known) => self.check(known, inner, &format!("{path}.{name}"), problems),
+                None if schema["x-kubernetes-preserve-unknown-fields"] == true => {}
                 None => problems.push(format!("{path}.{name}: no such field")),
             }
         }
@@ -110,6 +116,30 @@ fn compile(schema: &Value, programs: &mut BTreeMap<String, Program>) {
         Value::Array(list) => list.iter().for_each(|inner| compile(inner, programs)),
         _ => {}
     }
+}
+
+/// Whether a value meets `allOf`, `anyOf`, `oneOf` and `not`.
+fn meets_choices(schema: &Value, value: &Value) -> bool {
+    let hits = |name: &str| {
+        let choices = schema[name].as_array();
+        choices.map(|choices| choices.iter().filter(|choice| meets(choice, value)).count())
+    };
+    hits("allOf").is_none_or(|hits| Some(hits) == schema["allOf"].as_array().map(Vec::len))
+        && hits("anyOf").is_none_or(|hits| hits > 0)
+        && hits("oneOf").is_none_or(|hits| hits == 1)
+        && (schema["not"].is_null() || !meets(&schema["not"], value))
+}
+
+/// Whether a value meets a schema without types.
+fn meets(schema: &Value, value: &Value) -> bool {
+    let mut problems = Vec::new();
+    bounds(schema, value, "", &mut problems);
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut members = schema["properties"].as_object().into_iter().flatten();
+    problems.is_empty()
+        && required.into_iter().all(|name| value.get(name).is_some())
+        && members.all(|(name, inner)| value.get(name).is_none_or(|value| meets(inner, value)))
+        && meets_choices(schema, value)
 }
 
 fn bounds(schema: &Value, value: &Value, path: &str, problems: &mut Vec<String>) {
@@ -190,6 +220,17 @@ pub fn structural_problems(schema: &Value, path: &str) -> Vec<String> {
             found.extend(structural_problems(&schema["items"], &format!("{path}[]")));
         }
         Some("string" | "integer" | "boolean") => {}
+        None if schema["x-kubernetes-preserve-unknown-fields"] == true => {
+            // An API server gives CEL no values without a type, so it refuses rules about them.
+            let text = schema.to_string();
+            if text.contains("x-kubernetes-validations") {
+                found.push(format!("{path}: rules below a value without a type"));
+            }
+            for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+                found.extend(structural_problems(inner, &format!("{path}.{name}")));
+            }
+            found.extend(structural_problems(&schema["items"], &format!("{path}[]")));
+        }
         _ if schema["x-kubernetes-int-or-string"] == true => {}
         other => found.push(format!("{path}: type {other:?}")),
     }

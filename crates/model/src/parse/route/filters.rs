@@ -27,13 +27,12 @@ const TYPES: [(&str, &str, &str); 6] = [
 const MAX_HEADERS: usize = 16;
 const MAX_FILTERS: usize = 16;
 const MAX_BODY_BYTES: usize = 65_536;
+const MAX_PATH_BYTES: usize = 4096;
+const MAX_VARIABLE_BYTES: usize = 256;
 
 pub(super) fn filters(at: &Field, errors: &mut FieldErrors) -> Box<[RouteFilter]> {
-    let items = at.items(errors);
-    if items.len() > MAX_FILTERS {
-        errors.invalid(at, format!("at most {MAX_FILTERS} filters are allowed"));
-    }
-    items.iter().filter_map(|item| one(item, errors)).collect()
+    at.limit(MAX_FILTERS, "filters", errors);
+    at.items(errors).iter().filter_map(|item| one(item, errors)).collect()
 }
 
 fn one(at: &Field, errors: &mut FieldErrors) -> Option<RouteFilter> {
@@ -71,11 +70,15 @@ fn member_of<'a>(at: &Field<'a>, errors: &mut FieldErrors) -> Option<(&'static s
     for (_, other) in given.iter().filter(|(other, _)| other != kind) {
         errors.invalid(other, format!("a filter of type {kind} takes only {member}"));
     }
-    let own = given.into_iter().find(|(found, _)| found == kind);
-    if own.is_none() {
+    let mut own = given.into_iter().filter(|(found, _)| found == kind);
+    let first = own.next();
+    if first.is_none() {
         errors.invalid(&at.child(member), format!("is missing: the type is {kind}"));
     }
-    own
+    if let Some((_, second)) = own.next() {
+        errors.invalid(&second, format!("is short for {member}: write one of them"));
+    }
+    first
 }
 
 fn modifier(at: &Field, errors: &mut FieldErrors) -> Option<HeaderModifier> {
@@ -97,7 +100,7 @@ fn modifier(at: &Field, errors: &mut FieldErrors) -> Option<HeaderModifier> {
 
 fn header_pairs(at: &Field, seen: &mut BTreeSet<String>, errors: &mut FieldErrors) -> Box<[(Name, Name)]> {
     let items = at.items(errors);
-    limit_headers(at, items.len(), errors);
+    at.limit(MAX_HEADERS, "headers", errors);
     let mut pairs = Vec::new();
     for item in items {
         item.only(&["name", "value"], errors);
@@ -118,7 +121,7 @@ fn header_pairs(at: &Field, seen: &mut BTreeSet<String>, errors: &mut FieldError
 
 fn removals(at: &Field, seen: &mut BTreeSet<String>, errors: &mut FieldErrors) -> Box<[Name]> {
     let items = at.items(errors);
-    limit_headers(at, items.len(), errors);
+    at.limit(MAX_HEADERS, "headers", errors);
     let mut names = Vec::new();
     for item in items {
         let Some(name) = header_name(&item, errors) else { continue };
@@ -132,12 +135,6 @@ fn removals(at: &Field, seen: &mut BTreeSet<String>, errors: &mut FieldErrors) -
 fn check_unique(name: &Name, at: &Field, seen: &mut BTreeSet<String>, errors: &mut FieldErrors) {
     if !seen.insert(name.to_ascii_lowercase()) {
         errors.invalid(at, format!("{name} occurs twice in one filter"));
-    }
-}
-
-fn limit_headers(at: &Field, count: usize, errors: &mut FieldErrors) {
-    if count > MAX_HEADERS {
-        errors.invalid(at, format!("at most {MAX_HEADERS} headers are allowed"));
     }
 }
 
@@ -158,7 +155,7 @@ pub(super) fn percentage(at: &Field, errors: &mut FieldErrors) -> Option<Percent
         return None;
     }
     let is_decimal = |text: &&str| text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    let number = at.as_f64().or_else(|| at.as_str().filter(is_decimal)?.parse().ok());
+    let number = at.as_whole().or_else(|| at.as_str().filter(is_decimal)?.parse().ok());
     match number.filter(|number| (0.0..=100.0).contains(number)) {
         Some(number) => Some(Percentage((number * 10_000.0).round() as u32)),
         None => {
@@ -240,9 +237,12 @@ fn read_body(at: &Field, errors: &mut FieldErrors) -> Option<DirectResponseBody>
     };
     let field = at.child(source);
     let text = field.string(errors)?;
-    if text.len() > MAX_BODY_BYTES {
-        errors.invalid(&field, format!("a body has at most {MAX_BODY_BYTES} bytes"));
-    }
+    let max = match source {
+        "filename" => MAX_PATH_BYTES,
+        "environmentVariable" => MAX_VARIABLE_BYTES,
+        _ => MAX_BODY_BYTES,
+    };
+    field.limit_bytes(max, errors);
     match source {
         "inlineString" => Some(DirectResponseBody::Text(Name::new(text))),
         "inlineBytes" => match base64::engine::general_purpose::STANDARD.decode(text) {

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::syntax::hostname;
+use super::target_ref::{MAX_NAME_BYTES, tags};
 use crate::field::{Field, FieldErrors};
-use crate::label::Labels;
 use crate::name::{Name, ObjectKey};
 use crate::route::{Certificate, Hostname, MeshGateway, MeshGatewayListener, MeshGatewayProtocol};
 
-/// The schema has the same limits.
 const MAX_LISTENERS: usize = 64;
 const MAX_CERTIFICATES: usize = 64;
 
@@ -16,9 +15,7 @@ pub(super) fn gateway(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) ->
     spec.only(&["listeners"], errors);
     let list = spec.child("listeners");
     let items = list.required_items("listeners", errors);
-    if items.len() > MAX_LISTENERS {
-        errors.invalid(&list, format!("at most {MAX_LISTENERS} listeners are allowed"));
-    }
+    list.limit(MAX_LISTENERS, "listeners", errors);
     let read: Vec<_> = items.iter().map(|item| (item, listener(&key, item, errors))).collect();
     check_conflicts(&read, errors);
     MeshGateway { key, listeners: read.into_iter().filter_map(|(_, listener)| listener).collect() }
@@ -26,6 +23,7 @@ pub(super) fn gateway(key: ObjectKey, spec: &Field, errors: &mut FieldErrors) ->
 
 fn listener(gateway: &ObjectKey, at: &Field, errors: &mut FieldErrors) -> Option<MeshGatewayListener> {
     at.only(&["name", "port", "protocol", "hostname", "tags", "tls"], errors);
+    at.child("name").limit_bytes(MAX_NAME_BYTES, errors);
     let name = at.child("name").required_string(errors).map(Name::new);
     let port = at.child("port");
     if at.is_map() && !port.is_set() {
@@ -39,7 +37,7 @@ fn listener(gateway: &ObjectKey, at: &Field, errors: &mut FieldErrors) -> Option
     }
     let hostname = if host.is_set() { hostname(&host, errors)? } else { Hostname::Any };
     Some(MeshGatewayListener {
-        tags: Labels::from_pairs(at.child("tags").string_map(errors)),
+        tags: tags(at, false, errors),
         certificates: certificates(gateway, at, protocol, errors),
         has_certificate_refs: at.child("tls").child("certificateRefs").is_set(),
         name: name?,
@@ -99,9 +97,7 @@ fn certificates(
 
 fn certificate_refs(gateway: &ObjectKey, list: &Field, errors: &mut FieldErrors) -> Box<[Certificate]> {
     let items = list.required_items("references to Secrets", errors);
-    if items.len() > MAX_CERTIFICATES {
-        errors.invalid(list, format!("at most {MAX_CERTIFICATES} certificates are allowed"));
-    }
+    list.limit(MAX_CERTIFICATES, "certificates", errors);
     let mut read: Vec<Certificate> = Vec::new();
     for item in items.iter().take(MAX_CERTIFICATES) {
         let Some(certificate) = certificate(gateway, item, errors) else { continue };
@@ -116,6 +112,7 @@ fn certificate_refs(gateway: &ObjectKey, list: &Field, errors: &mut FieldErrors)
 
 fn certificate(gateway: &ObjectKey, reference: &Field, errors: &mut FieldErrors) -> Option<Certificate> {
     reference.only(&["name"], errors);
+    reference.child("name").limit_bytes(MAX_NAME_BYTES, errors);
     let name = Name::new(reference.child("name").required_string(errors)?);
     Some(Certificate { secret: ObjectKey { namespace: gateway.namespace.clone(), name } })
 }

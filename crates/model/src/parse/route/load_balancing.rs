@@ -38,6 +38,11 @@ const MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_ZONE_WEIGHT: i64 = 1_000_000;
 const MAX_COUNT: i64 = i32::MAX as i64;
+const MAX_LOCALITIES: usize = 32;
+const MAX_PRIORITIES: usize = 8;
+const MAX_ZONES: usize = 32;
+const MAX_CODES: usize = 32;
+const MAX_DURATION_BYTES: usize = 32;
 
 pub(super) fn policy(
     key: ObjectKey,
@@ -48,14 +53,12 @@ pub(super) fn policy(
     spec.only(&["targetRef", "to"], errors);
     let target_field = spec.child("targetRef");
     let target = target_ref::target(&target_field, TargetRole::Either, errors);
-    if let PolicyTarget::Gateway(_, tags) = &target
-        && !tags.is_empty()
-    {
-        let tags = target_field.child("tags");
+    let tags = target_field.child("tags");
+    if matches!(target, PolicyTarget::Gateway(..)) && tags.is_set() {
         errors
             .invalid(&tags, "is not allowed: all listeners of a gateway share the connections to a Service");
     }
-    let to = spec.child("to").required_items("destinations", errors);
+    let to = super::destinations(spec, errors);
     let to = to.iter().map(|entry| destination(entry, &key.namespace, errors)).collect();
     let identity = ObjectIdentity {
         key,
@@ -120,6 +123,7 @@ fn localities(at: &Field, errors: &mut FieldErrors) -> Option<Box<[LocalityRule]
         return None;
     }
     let rules = at.required_items("rules", errors);
+    at.limit(MAX_LOCALITIES, "rules", errors);
     let rules: Box<[LocalityRule]> = rules.iter().map(|rule| locality_rule(rule, errors)).collect();
     // The first rule for a proxy counts.
     if let Some(i) = rules.iter().position(|rule| rule.from.is_empty())
@@ -136,13 +140,18 @@ fn localities(at: &Field, errors: &mut FieldErrors) -> Option<Box<[LocalityRule]
 fn locality_rule(at: &Field, errors: &mut FieldErrors) -> LocalityRule {
     at.only(&["from", "priorities"], errors);
     let from = at.child("from");
+    from.limit(MAX_ZONES, "zones", errors);
     let names = if from.is_set() { from.required_items("zones", errors) } else { Vec::new() };
     let from = names.iter().filter_map(|name| zone_name(name, errors)).collect();
-    let priorities = at.child("priorities").required_items("priorities", errors);
+    let list = at.child("priorities");
+    list.limit(MAX_PRIORITIES, "priorities", errors);
+    let priorities = list.required_items("priorities", errors);
     let mut seen: Vec<ZoneMatch> = Vec::new();
     let priorities = priorities.iter().map(|priority| {
         priority.only(&["zones"], errors);
-        let zones = priority.child("zones").required_items("zones", errors);
+        let list = priority.child("zones");
+        list.limit(MAX_ZONES, "zones", errors);
+        let zones = list.required_items("zones", errors);
         let zones = zones.iter().filter_map(|zone| weighted_zone(zone, &mut seen, errors)).collect();
         LocalityPriority { zones }
     });
@@ -249,7 +258,7 @@ fn aggression(at: &Field, errors: &mut FieldErrors) -> Option<u32> {
     }
     let number = match at.as_str() {
         Some(text) => text.parse::<f64>().ok(),
-        None => at.as_f64(),
+        None => at.as_whole(),
     };
     let Some(number) = number.filter(|number| (0.1..=10.0).contains(number)) else {
         errors.invalid(at, "is not a number from 0.1 to 10; write decimals in quotes");
@@ -287,6 +296,7 @@ fn retries(at: &Field, errors: &mut FieldErrors) -> RetryDefaults {
     let backoff = duration(&at.child("backoff"), errors);
     let code = |field: &Field, errors: &mut FieldErrors| count(field, 400, 599, errors);
     let listed = at.child("codes");
+    listed.limit(MAX_CODES, "codes", errors);
     let codes: Box<[u16]> = listed.items(errors).iter().filter_map(|field| code(field, errors)).collect();
     let is_set = attempts.is_some() || backoff.is_some() || !codes.is_empty();
     RetryDefaults {
@@ -362,6 +372,7 @@ fn count<N: TryFrom<i64>>(at: &Field, low: i64, high: i64, errors: &mut FieldErr
 
 /// A duration above zero.
 fn duration(at: &Field, errors: &mut FieldErrors) -> Option<Duration> {
+    at.limit_bytes(MAX_DURATION_BYTES, errors);
     let text = at.string(errors)?;
     match text.parse::<GoDuration>() {
         Ok(GoDuration(duration)) if duration >= Duration::from_millis(1) && duration <= MAX_DURATION => {

@@ -9,14 +9,17 @@ use crate::route::{HeaderMatch, MatchConditions, PathMatch, Pattern, QueryMatch,
 
 const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
 
-/// The most conditions of one match; the schema has the same limit.
-const MAX_CONDITIONS: usize = 64;
+/// The most conditions of one match on headers, and on query parameters.
+const MAX_CONDITIONS: usize = 16;
+const MAX_PARAMETER_BYTES: usize = 256;
+const MAX_VALUE_BYTES: usize = 4096;
 
 /// A list of matches, or a single match without the list.
-pub(super) fn matches(at: &Field, errors: &mut FieldErrors) -> Box<[RouteMatch]> {
+pub(super) fn matches(at: &Field, max: usize, errors: &mut FieldErrors) -> Box<[RouteMatch]> {
     if at.is_map() {
         return [one(at, errors)].into();
     }
+    at.limit(max, "matches", errors);
     at.required_items("matches", errors).iter().map(|item| one(item, errors)).collect()
 }
 
@@ -73,7 +76,7 @@ fn pattern(value: &Field, errors: &mut FieldErrors) -> Option<Pattern> {
 
 fn headers(at: &Field, errors: &mut FieldErrors) -> Box<[HeaderMatch]> {
     let items = at.items(errors);
-    limit(at, items.len(), errors);
+    at.limit(MAX_CONDITIONS, "conditions", errors);
     let mut names = BTreeSet::new();
     let mut headers = Vec::new();
     for item in items {
@@ -93,11 +96,12 @@ fn headers(at: &Field, errors: &mut FieldErrors) -> Box<[HeaderMatch]> {
 
 fn query(at: &Field, errors: &mut FieldErrors) -> Box<[QueryMatch]> {
     let items = at.items(errors);
-    limit(at, items.len(), errors);
+    at.limit(MAX_CONDITIONS, "conditions", errors);
     let mut names = BTreeSet::new();
     let mut query = Vec::new();
     for item in items {
         item.only(&["type", "name", "value"], errors);
+        item.child("name").limit_bytes(MAX_PARAMETER_BYTES, errors);
         let name = item.child("name").required_string(errors);
         let test = test(&item, &["Exact", "RegularExpression"], errors);
         let (Some(name), Some(test)) = (name, test) else { continue };
@@ -133,11 +137,6 @@ fn required_value(value: &Field, errors: &mut FieldErrors) -> Option<Name> {
     if !value.is_set() {
         errors.invalid(value, "is missing");
     }
+    value.limit_bytes(MAX_VALUE_BYTES, errors);
     value.string(errors).map(Name::new)
-}
-
-fn limit(at: &Field, count: usize, errors: &mut FieldErrors) {
-    if count > MAX_CONDITIONS {
-        errors.invalid(at, format!("at most {MAX_CONDITIONS} conditions are allowed"));
-    }
 }

@@ -17,9 +17,30 @@ pub(super) enum RuleScope {
     Gateway,
 }
 
+impl RuleScope {
+    /// The most rules of a list: an API server bounds the cost of CEL rules by the lengths of lists.
+    fn max_rules(self) -> usize {
+        match self {
+            Self::Mesh => 256,
+            Self::Gateway => 1024,
+        }
+    }
+
+    /// The most matches of a rule.
+    fn max_matches(self) -> usize {
+        match self {
+            Self::Mesh => 16,
+            Self::Gateway => 64,
+        }
+    }
+}
+
+const MAX_BACKENDS: usize = 64;
+
 /// Parses a list of rules. Rules that are equal in the old object are skipped.
 pub(super) fn rules(at: &Field, scope: RuleScope, errors: &mut FieldErrors) -> Box<[Arc<RouteRule>]> {
     let items = at.required_items("rules", errors);
+    at.limit(scope.max_rules(), "rules", errors);
     // Rules do not depend on each other.
     let changed = items.iter().filter(|item| !item.is_unchanged());
     changed.map(|item| Arc::new(one(item, scope, errors))).collect()
@@ -27,7 +48,7 @@ pub(super) fn rules(at: &Field, scope: RuleScope, errors: &mut FieldErrors) -> B
 
 fn one(at: &Field, scope: RuleScope, errors: &mut FieldErrors) -> RouteRule {
     at.only(&["matches", "default", "override", "merge"], errors);
-    let matches = matches(&at.child("matches"), errors);
+    let matches = matches(&at.child("matches"), scope.max_matches(), errors);
     let default = at.child("default");
     let (filters, backends) = part(&matches, &default, errors);
     let over = at.child("override");
@@ -102,6 +123,7 @@ fn merged(at: &Field, errors: &mut FieldErrors) -> Box<[RouteFilter]> {
 
 fn backends(at: &Field, errors: &mut FieldErrors) -> Box<[BackendRef]> {
     let role = BackendRole::OfRequests;
+    at.limit(MAX_BACKENDS, "backends", errors);
     at.items(errors).iter().filter_map(|entry| backend(entry, role, errors)).collect()
 }
 
@@ -182,6 +204,7 @@ pub(super) fn tcp_rules(at: &Field, errors: &mut FieldErrors) -> Box<[BackendRef
     default.only(&["backendRefs"], errors);
     let refs = default.child("backendRefs");
     let role = BackendRole::OfConnections;
+    refs.limit(MAX_BACKENDS, "backends", errors);
     let backends: Box<[BackendRef]> =
         refs.items(errors).iter().filter_map(|entry| backend(entry, role, errors)).collect();
     if backends.is_empty() && (refs.is_list() || !refs.is_set()) {

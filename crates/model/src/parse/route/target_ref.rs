@@ -6,6 +6,10 @@ use crate::label::Labels;
 use crate::name::{Name, ServiceKey};
 use crate::route::{BackendRef, PolicyTarget, RouteFilter};
 
+const MAX_TAGS: usize = 32;
+/// Of the name of an object, and of a tag's value.
+pub(super) const MAX_NAME_BYTES: usize = 253;
+
 /// The kinds that a targetRef may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum TargetRole {
@@ -107,7 +111,8 @@ fn forbid_members(at: &Field, members: &[&str], kind: &str, errors: &mut FieldEr
 fn name(at: &Field, errors: &mut FieldErrors) -> Name {
     let field = at.child("name");
     let text = field.required_string(errors).unwrap_or_default();
-    let is_good = text.len() <= 253 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b));
+    let is_good =
+        text.len() <= MAX_NAME_BYTES && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b));
     if !is_good {
         errors.invalid(&field, "is not an object name");
     }
@@ -116,6 +121,10 @@ fn name(at: &Field, errors: &mut FieldErrors) -> Name {
 
 pub(super) fn tags(at: &Field, needed: bool, errors: &mut FieldErrors) -> Labels {
     let field = at.child("tags");
+    field.limit(MAX_TAGS, "tags", errors);
+    for (_, value) in field.entries(errors) {
+        value.limit_bytes(MAX_NAME_BYTES, errors);
+    }
     let pairs = field.string_map(errors);
     if needed && pairs.is_empty() && (field.is_map() || !field.is_set()) {
         errors.invalid(

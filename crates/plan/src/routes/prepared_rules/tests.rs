@@ -53,7 +53,7 @@ proptest! {
     ) {
         let snapshot = Snapshot::default();
         let resolver = BackendResolver { snapshot: &snapshot, client_port: None };
-        let context = RouteContext { resolver, otherwise: None, keeps_query: false };
+        let context = RouteContext { resolver, otherwise: None };
         let sources: Vec<RuleSource<'_>> = lists.iter().enumerate().map(source).collect();
         let mut wanted_notices = Vec::new();
         let wanted = rule_action::rules(merge(&sources), &context, &mut wanted_notices);
