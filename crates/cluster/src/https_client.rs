@@ -25,7 +25,7 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// The stack of kube-client with connections that end when the API is silent; that of kube-client itself behind a proxy.
-pub fn client(config: Config, host: &str, clock: &Clock) -> kube::Result<Client> {
+pub(crate) fn client(config: Config, host: &str, clock: &Clock) -> kube::Result<Client> {
     let metrics = RequestMetricsLayer::new(host, clock);
     if config.proxy_url.is_some() {
         return Ok(ClientBuilder::try_from(config)?.with_layer(&metrics).build());

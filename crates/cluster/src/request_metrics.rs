@@ -73,7 +73,7 @@ impl RequestMetrics {
 }
 
 /// Registers `rest_client_*`.
-pub fn register(registry: &mut Registry) {
+pub(crate) fn register(registry: &mut Registry) {
     let RequestMetrics { responses, durations } = &*REQUESTS;
     registry.register(
         "rest_client_requests",

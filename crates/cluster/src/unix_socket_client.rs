@@ -22,7 +22,7 @@ use tower::{Layer, ServiceExt};
 use super::request_metrics::RequestMetricsLayer;
 
 /// Connects when a request is sent; every watch has its own connection.
-pub fn client(path: &Path, clock: &Clock) -> Client {
+pub(crate) fn client(path: &Path, clock: &Clock) -> Client {
     let connector = Connector { path: Arc::new(path.to_owned()) };
     let http = legacy::Client::builder(TokioExecutor::new()).build(connector);
     let service = http.map_request(|mut request: http::Request<kube::client::Body>| {

@@ -10,7 +10,7 @@ use plan::work_queue::MonotonicTime;
 
 /// The result of the last sync of a Service.
 #[derive(Clone, Debug, Default)]
-pub struct LastSync {
+pub(crate) struct LastSync {
     /// Last changes of its Pods.
     pub trigger: TriggerTimes,
     /// State of the mechanisms, per family.
@@ -47,13 +47,13 @@ pub struct ServiceCounts {
 
 impl LastSync {
     /// The mechanism's state for a family, if necessary restored from the slices.
-    pub fn memory(&self, family: Family, slices: &[Slice]) -> Hysteresis {
+    pub(crate) fn memory(&self, family: Family, slices: &[Slice]) -> Hysteresis {
         let known = self.hint_memories.iter().find(|(f, _)| *f == family);
         known.map_or_else(|| Hysteresis::from_slices(family, slices), |(_, memory)| memory.clone())
     }
 
     /// The state after a plan is written.
-    pub fn after(&self, plan: &SlicePlan, outcomes: &[HintOutcome]) -> Self {
+    pub(crate) fn after(&self, plan: &SlicePlan, outcomes: &[HintOutcome]) -> Self {
         Self {
             trigger: plan.trigger.clone(),
             hint_memories: outcomes.iter().map(|o| (o.family, o.hysteresis.clone())).collect(),
@@ -68,4 +68,4 @@ impl LastSync {
     }
 }
 
-pub type LastSyncs = BTreeMap<ServiceKey, LastSync>;
+pub(crate) type LastSyncs = BTreeMap<ServiceKey, LastSync>;

@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 pub(crate) struct WantedEndpoints(Arc<Mutex<Vec<(ServiceKey, Name, u64)>>>);
 
 impl WantedEndpoints {
-    pub fn set(&self, wanted: Vec<(ServiceKey, Name, u64)>) {
+    pub(crate) fn set(&self, wanted: Vec<(ServiceKey, Name, u64)>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
     }
 }

@@ -20,16 +20,16 @@ use cluster::ObjectKind;
 
 const SERVICE: &str = "cart";
 /// Versions and their weights in percent.
-pub const VERSIONS: [(&str, u32); 2] = [("v1", 90), ("v2", 10)];
+pub(crate) const VERSIONS: [(&str, u32); 2] = [("v1", 90), ("v2", 10)];
 /// Requests per client.
 const REQUESTS: u32 = 300;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// From a zone, to a version, to a zone.
-pub type ByVersion<T> = BTreeMap<String, BTreeMap<String, BTreeMap<String, T>>>;
+pub(crate) type ByVersion<T> = BTreeMap<String, BTreeMap<String, BTreeMap<String, T>>>;
 
 /// Measured and planned requests by version.
-pub struct CanaryTraffic {
+pub(crate) struct CanaryTraffic {
     pub requests: ByVersion<u64>,
     pub expected: ByVersion<f64>,
     /// Requests without a response.
@@ -38,18 +38,18 @@ pub struct CanaryTraffic {
 
 impl CanaryTraffic {
     /// Responses to clients of a zone.
-    pub fn total(&self, zone: &str) -> u64 {
+    pub(crate) fn total(&self, zone: &str) -> u64 {
         let versions = self.requests.get(zone).into_iter().flat_map(|versions| versions.values());
         versions.flat_map(|row| row.values()).sum()
     }
 
-    pub fn count(&self, from: &str, version: &str, to: &str) -> u64 {
+    pub(crate) fn count(&self, from: &str, version: &str, to: &str) -> u64 {
         let row = self.requests.get(from).and_then(|versions| versions.get(version));
         row.and_then(|row| row.get(to)).copied().unwrap_or_default()
     }
 
     /// Differences from the plan beyond sampling error.
-    pub fn deviations(&self) -> Vec<String> {
+    pub(crate) fn deviations(&self) -> Vec<String> {
         let mut deviations = Vec::new();
         if self.failed > 0 {
             deviations.push(format!("canary: {} requests failed", self.failed));
@@ -77,7 +77,7 @@ impl CanaryTraffic {
     }
 
     /// JSON with stable fields.
-    pub fn value(&self) -> Value {
+    pub(crate) fn value(&self) -> Value {
         json!({"requests": self.requests, "expected": self.expected, "failed": self.failed})
     }
 }
@@ -118,7 +118,7 @@ fn route() -> Value {
 }
 
 /// Creates the pods, the route and the sidecars, and sends requests from every client.
-pub async fn run(cluster: &mut DemoCluster) -> Result<CanaryTraffic> {
+pub(crate) async fn run(cluster: &mut DemoCluster) -> Result<CanaryTraffic> {
     for pod in pods() {
         cluster.add_pod(pod).await?;
     }

@@ -52,12 +52,12 @@ pub struct ClosedLoopArgs {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub struct ClosedLoopRequest {
+pub(crate) struct ClosedLoopRequest {
     ipv6: bool,
 }
 
 /// `false` if the traffic deviates from the plan, or a pod is still planned far above its fair share.
-pub fn run(args: &ClosedLoopArgs) -> Result<bool> {
+pub(crate) fn run(args: &ClosedLoopArgs) -> Result<bool> {
     let request = ClosedLoopRequest { ipv6: args.ip_family == IpFamily::Ipv6 };
     args.running.request(&DemoRequest::ClosedLoop(request), "")
 }
@@ -68,7 +68,7 @@ struct DemandRow {
     measured: MeasuredTraffic,
 }
 
-pub async fn serve(
+pub(crate) async fn serve(
     cluster: &mut DemoCluster,
     request: &ClosedLoopRequest,
     steps: &mut StepWriter<'_>,

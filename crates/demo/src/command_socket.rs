@@ -25,7 +25,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A request to a running demo.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum DemoRequest {
+pub(crate) enum DemoRequest {
     /// `demo traffic`
     Traffic(traffic::TrafficRequest),
     /// `demo scale`
@@ -38,7 +38,7 @@ pub enum DemoRequest {
 
 /// The result of a request.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum DemoResponse {
+pub(crate) enum DemoResponse {
     /// A step of a longer request; others follow.
     Step(String),
     Done {
@@ -50,12 +50,12 @@ pub enum DemoResponse {
 }
 
 /// The socket of the demo in a data directory.
-pub fn path(folder: &Path) -> PathBuf {
+pub(crate) fn path(folder: &Path) -> PathBuf {
     folder.join("demo.sock")
 }
 
 /// Runs until it is dropped. Prints the closing text once commands are served.
-pub async fn run(cluster: &mut DemoCluster, console: &Console, closing: &str) -> Result<()> {
+pub(crate) async fn run(cluster: &mut DemoCluster, console: &Console, closing: &str) -> Result<()> {
     let path = path(&cluster.folder);
     let listener = UnixListener::bind(&path).with_context(|| format!("listening on {}", path.display()))?;
     cluster.write_state()?;
@@ -109,18 +109,18 @@ async fn respond(write: &mut OwnedWriteHalf, response: &DemoResponse) -> Result<
 }
 
 /// Tells the client what a longer request is doing.
-pub struct StepWriter<'w>(&'w mut OwnedWriteHalf);
+pub(crate) struct StepWriter<'w>(&'w mut OwnedWriteHalf);
 
 impl StepWriter<'_> {
     /// A client that is gone does not end the request.
-    pub async fn step(&mut self, text: impl Into<String>) {
+    pub(crate) async fn step(&mut self, text: impl Into<String>) {
         let _ = respond(self.0, &DemoResponse::Step(text.into())).await;
     }
 }
 
 /// Sends a request to the demo that runs in a data directory. Steps go to standard error. Returns text, value and
 /// whether it succeeded.
-pub fn send(folder: &Path, request: &DemoRequest) -> Result<(String, Value, bool)> {
+pub(crate) fn send(folder: &Path, request: &DemoRequest) -> Result<(String, Value, bool)> {
     let mut stream = StdStream::connect(path(folder))
         .context("the demo is still starting: wait until it prints that it keeps running")?;
     let line = serde_json::to_string(request).context("writing the request")? + "\n";

@@ -23,7 +23,7 @@ const MAX_DEMOS: usize = 32;
 const LOCK_ATTEMPTS: usize = 10;
 
 /// The data directory of a demo that starts. No other demo uses it.
-pub struct DataDir {
+pub(crate) struct DataDir {
     pub path: PathBuf,
     /// The value of `--data-dir` that commands need to find this demo; `None` while it is the only one.
     pub flag: Option<PathBuf>,
@@ -35,7 +35,7 @@ pub struct DataDir {
 
 impl DataDir {
     /// Claims the given directory, or else the first default one that no other demo uses.
-    pub fn claim(given: Option<&Path>) -> Result<Self> {
+    pub(crate) fn claim(given: Option<&Path>) -> Result<Self> {
         if let Some(path) = given {
             let Some(lock) = claim(path, Remains::Refuse)? else {
                 bail!("another demo is running in {}: stop it with Ctrl-C first", path.display());
@@ -51,12 +51,12 @@ impl DataDir {
     }
 
     /// Whether it is not the first default directory because other demos run.
-    pub fn is_beside_another(&self) -> bool {
+    pub(crate) fn is_beside_another(&self) -> bool {
         self.is_default && self.flag.is_some()
     }
 
     /// Removes a directory that this process chose; a given one stays.
-    pub fn remove(self) -> Result<()> {
+    pub(crate) fn remove(self) -> Result<()> {
         match self.is_default {
             true => {
                 fs::remove_dir_all(&self.path).with_context(|| format!("removing {}", self.path.display()))
@@ -189,7 +189,7 @@ struct RunningDemo {
 }
 
 /// The data directory of the running demo that a command is for: the given one, or that of the only demo.
-pub fn of_running_demo(given: Option<&Path>, now: Timestamp) -> Result<PathBuf> {
+pub(crate) fn of_running_demo(given: Option<&Path>, now: Timestamp) -> Result<PathBuf> {
     if let Some(path) = given {
         check_owner(path)?;
         let found = running_in(path).map(|demo| demo.path);
@@ -248,7 +248,7 @@ fn running_in(path: &Path) -> Option<RunningDemo> {
 }
 
 /// What the demo of a directory wrote for commands.
-pub fn state(path: &Path) -> Result<Value> {
+pub(crate) fn state(path: &Path) -> Result<Value> {
     let path = path.join("namespaces.json");
     let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{}", path.display()))

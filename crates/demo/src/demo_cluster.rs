@@ -41,7 +41,7 @@ const QUIET_PERIOD: Duration = Duration::from_secs(1);
 /// Limit on waiting for a quiet period.
 const MAX_QUIET_WAIT: Duration = Duration::from_secs(10);
 
-pub struct DemoCluster {
+pub(crate) struct DemoCluster {
     /// Data directory of the API, and logs.
     pub folder: PathBuf,
     pub kubeconfig: PathBuf,
@@ -61,7 +61,7 @@ pub struct DemoCluster {
 
 impl DemoCluster {
     /// Starts the API and the namespace host, without nodes and pods.
-    pub async fn start(folder: &Path, clock: Clock) -> Result<Self> {
+    pub(crate) async fn start(folder: &Path, clock: Clock) -> Result<Self> {
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -93,7 +93,7 @@ impl DemoCluster {
     }
 
     /// The address of the dashboard, as the leader's Lease has it.
-    pub async fn dashboard(&self) -> String {
+    pub(crate) async fn dashboard(&self) -> String {
         let leases: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), "kube-system", &ObjectKind::Lease.resource());
         let lease = leases.get_opt("zoneward-controller").await.ok().flatten();
@@ -104,17 +104,17 @@ impl DemoCluster {
         }
     }
 
-    pub fn clock(&self) -> &Clock {
+    pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }
 
     /// The objects of the watch cache.
-    pub fn snapshot(&self) -> &Snapshot {
+    pub(crate) fn snapshot(&self) -> &Snapshot {
         self.mirror.snapshot()
     }
 
     /// Creates the namespace and the object of a node. [`DemoCluster::start_proxy`] starts its proxy.
-    pub async fn add_node(&mut self, node: &DemoNode) -> Result<()> {
+    pub(crate) async fn add_node(&mut self, node: &DemoNode) -> Result<()> {
         let request = NamespaceRequest::AddNode { name: node.name.clone(), number: node.number };
         let thread = self.request(request).await?;
         self.threads.extend(thread.map(|thread| (node.name.clone(), thread)));
@@ -134,7 +134,7 @@ impl DemoCluster {
     }
 
     /// Starts the proxy of a node, without settings that fail in a namespace (conntrack limits, a lower OOM score).
-    pub async fn start_proxy(&mut self, node: &DemoNode, program: Option<PathBuf>) -> Result<()> {
+    pub(crate) async fn start_proxy(&mut self, node: &DemoNode, program: Option<PathBuf>) -> Result<()> {
         let socket = self.folder.join("data/api.sock").display().to_string();
         let oom_score = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
         let options = [
@@ -153,7 +153,7 @@ impl DemoCluster {
     }
 
     /// Starts a process in the namespace of a node or pod.
-    pub async fn start_process(
+    pub(crate) async fn start_process(
         &mut self,
         namespace: &str,
         program: Option<PathBuf>,
@@ -170,14 +170,14 @@ impl DemoCluster {
     }
 
     /// Stops the process in the namespace of a node or pod.
-    pub async fn stop_process(&mut self, namespace: &str) -> Result<()> {
+    pub(crate) async fn stop_process(&mut self, namespace: &str) -> Result<()> {
         self.request(NamespaceRequest::StopProcess { namespace: namespace.to_owned() }).await?;
         self.processes.remove(namespace);
         Ok(())
     }
 
     /// Replaces the API and its controllers by those of another program. If that does not start, the one before does.
-    pub async fn replace_api(&mut self, program: &Path) -> Result<()> {
+    pub(crate) async fn replace_api(&mut self, program: &Path) -> Result<()> {
         let before = format!("/proc/{}/exe", self.api.id().unwrap_or_default());
         let before = std::fs::read_link(&before).with_context(|| before.clone())?;
         stop(&mut self.api).await?;
@@ -192,19 +192,19 @@ impl DemoCluster {
     }
 
     /// Records the new pid of a restarted process.
-    pub fn restarted(&mut self, restarted: &ProcessRestart) -> Result<()> {
+    pub(crate) fn restarted(&mut self, restarted: &ProcessRestart) -> Result<()> {
         self.processes.insert(restarted.namespace.clone(), restarted.pid);
         self.write_state()
     }
 
     /// Creates the namespace of a pod before its object, so that it serves by the time that it is ready.
-    pub async fn add_pod(&mut self, pod: DemoPod) -> Result<()> {
+    pub(crate) async fn add_pod(&mut self, pod: DemoPod) -> Result<()> {
         self.add_pod_namespace(&pod).await?;
         self.add_pod_object(pod).await
     }
 
     /// Creates the namespace of a pod alone, for a process to start in it.
-    pub async fn add_pod_namespace(&mut self, pod: &DemoPod) -> Result<()> {
+    pub(crate) async fn add_pod_namespace(&mut self, pod: &DemoPod) -> Result<()> {
         let (name, node, zone) = (pod.name.clone(), pod.node.name.clone(), pod.node.zone.to_owned());
         let thread = self.request(NamespaceRequest::AddPod { name, node, zone, number: pod.number }).await?;
         self.threads.extend(thread.map(|thread| (pod.name.clone(), thread)));
@@ -212,14 +212,14 @@ impl DemoCluster {
     }
 
     /// Creates the object of a pod, which is ready.
-    pub async fn add_pod_object(&mut self, pod: DemoPod) -> Result<()> {
+    pub(crate) async fn add_pod_object(&mut self, pod: DemoPod) -> Result<()> {
         self.create(ObjectKind::Pod, objects::pod(&pod)).await?;
         self.pods.insert(pod.name.clone(), pod);
         Ok(())
     }
 
     /// Deletes the object of a pod. Its namespace stays, as a container does during its grace period.
-    pub async fn delete_pod_object(&mut self, name: &str) -> Result<()> {
+    pub(crate) async fn delete_pod_object(&mut self, name: &str) -> Result<()> {
         self.api(ObjectKind::Pod)
             .delete(name, &DeleteParams::default().grace_period(0))
             .await
@@ -228,7 +228,7 @@ impl DemoCluster {
     }
 
     /// Removes the namespace of a pod.
-    pub async fn remove_pod(&mut self, name: &str) -> Result<()> {
+    pub(crate) async fn remove_pod(&mut self, name: &str) -> Result<()> {
         self.request(NamespaceRequest::RemovePod { name: name.to_owned() }).await?;
         self.threads.remove(name);
         self.pods.remove(name);
@@ -236,7 +236,7 @@ impl DemoCluster {
     }
 
     /// Creates an object, and its status if it has one.
-    pub async fn create(&self, kind: ObjectKind, object: Value) -> Result<()> {
+    pub(crate) async fn create(&self, kind: ObjectKind, object: Value) -> Result<()> {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let status = json!({"status": object["status"]});
         let object: DynamicObject = serde_json::from_value(object).context("an object of the demo")?;
@@ -258,7 +258,7 @@ impl DemoCluster {
     }
 
     /// Applies the next watch event to the cache. Cancel safe.
-    pub async fn follow(&mut self) {
+    pub(crate) async fn follow(&mut self) {
         let event = self.feed.next().await;
         for change in self.mirror.read(event) {
             self.mirror.apply(change);
@@ -266,7 +266,7 @@ impl DemoCluster {
     }
 
     /// Applies the next watch event to the cache, or returns a restarted process. Cancel safe.
-    pub async fn next(&mut self) -> Option<ProcessRestart> {
+    pub(crate) async fn next(&mut self) -> Option<ProcessRestart> {
         let event = tokio::select! {
             biased;
             restarted = self.namespaces.restarted() => return Some(restarted),
@@ -279,7 +279,7 @@ impl DemoCluster {
     }
 
     /// Follows the watch until there is a quiet period, so that controllers and nodes have seen all changes.
-    pub async fn until_quiet(&mut self) {
+    pub(crate) async fn until_quiet(&mut self) {
         let start = self.clock.now();
         while self.clock.since(start) < MAX_QUIET_WAIT
             && tokio::time::timeout(QUIET_PERIOD, self.follow()).await.is_ok()
@@ -287,7 +287,7 @@ impl DemoCluster {
     }
 
     /// Follows the watch until a condition holds.
-    pub async fn until(&mut self, what: &str, done: impl Fn(&Snapshot) -> bool) -> Result<()> {
+    pub(crate) async fn until(&mut self, what: &str, done: impl Fn(&Snapshot) -> bool) -> Result<()> {
         let start = self.clock.now();
         while !(self.mirror.has_listed(&WATCHED) && done(self.mirror.snapshot())) {
             let left = TIMEOUT.checked_sub(self.clock.since(start));
@@ -299,7 +299,7 @@ impl DemoCluster {
     }
 
     /// Waits until every node says in its Lease that it has programmed the slices that are there now.
-    pub async fn until_programmed(&self) -> Result<()> {
+    pub(crate) async fn until_programmed(&self) -> Result<()> {
         let slices = self.mirror.snapshot().services().flat_map(|(_, slices)| slices);
         let newest = slices.filter_map(|slice| slice.resource_version.as_ref()?.parse::<u64>().ok()).max();
         let leases: Api<DynamicObject> =
@@ -330,7 +330,7 @@ impl DemoCluster {
     }
 
     /// When the proxy of a node renewed its Lease last; empty if it has none.
-    pub async fn lease_renewed(&self, node: &str) -> Result<String> {
+    pub(crate) async fn lease_renewed(&self, node: &str) -> Result<String> {
         let leases: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), "kube-system", &ObjectKind::Lease.resource());
         let found = leases.get_opt(&format!("{}{node}", annotation::NODE_LEASE_PREFIX)).await;
@@ -340,7 +340,7 @@ impl DemoCluster {
     }
 
     /// Cluster IP and first TCP port of a Service.
-    pub fn address(&self, service: &ServiceKey, family: Family) -> Result<SocketAddr> {
+    pub(crate) fn address(&self, service: &ServiceKey, family: Family) -> Result<SocketAddr> {
         let object = self.snapshot().service(service);
         let object = object.with_context(|| format!("there is no Service {service}; {}", self.services()))?;
         let ip = object.cluster_ips.addresses().iter().find(|ip| Family::of(**ip) == family);
@@ -355,43 +355,48 @@ impl DemoCluster {
         format!("there are {}", names.join(", "))
     }
 
-    pub fn zone(&self, pod: &str) -> Option<&'static str> {
+    pub(crate) fn zone(&self, pod: &str) -> Option<&'static str> {
         self.pods.get(pod).map(|pod| pod.node.zone)
     }
 
-    pub fn version(&self, pod: &str) -> Option<&'static str> {
+    pub(crate) fn version(&self, pod: &str) -> Option<&'static str> {
         self.pods.get(pod).and_then(|pod| pod.version)
     }
 
-    pub fn node_of(&self, pod: &str) -> Option<String> {
+    pub(crate) fn node_of(&self, pod: &str) -> Option<String> {
         self.pods.get(pod).map(|pod| pod.node.name.clone())
     }
 
-    pub fn clients(&self) -> Vec<TrafficClient> {
+    pub(crate) fn clients(&self) -> Vec<TrafficClient> {
         let clients = self.pods.values().filter(|pod| pod.app == "client");
         clients.filter_map(|pod| self.traffic_client(&pod.name)).collect()
     }
 
-    pub fn traffic_client(&self, name: &str) -> Option<TrafficClient> {
+    pub(crate) fn traffic_client(&self, name: &str) -> Option<TrafficClient> {
         let pod = self.pods.get(name)?;
         Some(TrafficClient { pod: pod.name.clone(), node: pod.node.name.clone(), zone: pod.node.zone })
     }
 
     /// All pods with a namespace.
-    pub fn all_pods(&self) -> Vec<DemoPod> {
+    pub(crate) fn all_pods(&self) -> Vec<DemoPod> {
         self.pods.values().cloned().collect()
     }
 
-    pub fn pods_of(&self, app: &str) -> Vec<DemoPod> {
+    pub(crate) fn pods_of(&self, app: &str) -> Vec<DemoPod> {
         self.pods.values().filter(|pod| pod.app == app).cloned().collect()
     }
 
-    pub fn has_object(&self, pod: &str) -> bool {
+    pub(crate) fn has_object(&self, pod: &str) -> bool {
         self.snapshot().pods().any(|known| known.key.name == pod && known.key.namespace == NAMESPACE)
     }
 
     /// The planned traffic of a Service, by the function that nodes use.
-    pub fn planned(&self, service: &ServiceKey, family: Family, clients: &[TrafficClient]) -> PlannedTraffic {
+    pub(crate) fn planned(
+        &self,
+        service: &ServiceKey,
+        family: Family,
+        clients: &[TrafficClient],
+    ) -> PlannedTraffic {
         let mut planned = PlannedTraffic::default();
         let snapshot = self.snapshot();
         let Some(object) = snapshot.service(service) else { return planned };
@@ -455,7 +460,7 @@ impl DemoCluster {
     }
 
     /// Captures the cluster in `snapshot.yaml` for `simulate what-if -f`, before the steps change it.
-    pub async fn capture(&self) -> Result<()> {
+    pub(crate) async fn capture(&self) -> Result<()> {
         let program = std::env::current_exe().context("path of this program")?;
         let mut command = Command::new(program);
         command.args(["simulate", "capture", "-A", "--kubeconfig"]).arg(&self.kubeconfig);
@@ -467,7 +472,7 @@ impl DemoCluster {
     }
 
     /// Writes the state that commands for a running demo read.
-    pub fn write_state(&self) -> Result<()> {
+    pub(crate) fn write_state(&self) -> Result<()> {
         let nodes = layout::nodes().into_iter().map(|node| (node.name.clone(), node.name));
         let pods = self.pods.values().map(|pod| (pod.name.clone(), pod.node.name.clone()));
         let nodes: BTreeMap<String, String> = nodes.chain(pods).collect();
@@ -483,19 +488,19 @@ impl DemoCluster {
     }
 
     /// Stops all processes.
-    pub async fn stop(mut self) -> Result<()> {
+    pub(crate) async fn stop(mut self) -> Result<()> {
         self.namespaces.stop().await?;
         stop(&mut self.api).await
     }
 }
 
 /// A Service of the demo.
-pub fn key(service: &str) -> ServiceKey {
+pub(crate) fn key(service: &str) -> ServiceKey {
     ServiceKey::new(&Name::new(NAMESPACE), &Name::new(service))
 }
 
 /// The kubeconfig for kubectl and `zoneward` in a namespace, which use the relay to the API.
-pub fn inner_kubeconfig(folder: &Path) -> PathBuf {
+pub(crate) fn inner_kubeconfig(folder: &Path) -> PathBuf {
     folder.join("namespaces.kubeconfig")
 }
 

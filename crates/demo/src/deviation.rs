@@ -7,7 +7,7 @@ use super::measure::MeasuredTraffic;
 const TOLERANCE: f64 = 5.0;
 
 /// Differences from the plan, as messages.
-pub fn deviations(measured: &MeasuredTraffic) -> Vec<String> {
+pub(crate) fn deviations(measured: &MeasuredTraffic) -> Vec<String> {
     let name = &measured.name;
     let mut deviations = Vec::new();
     if measured.failed > 0 {
@@ -43,7 +43,7 @@ pub fn deviations(measured: &MeasuredTraffic) -> Vec<String> {
     deviations
 }
 
-pub fn is_within_sampling_error(share: f64, seen: f64, connections: u64) -> bool {
+pub(crate) fn is_within_sampling_error(share: f64, seen: f64, connections: u64) -> bool {
     let deviation = (share * (1.0 - share) / connections as f64).sqrt();
     // Weights are rounded to 1/256.
     let slot = if share > 0.0 && share < 1.0 { 1.0 / 256.0 } else { 0.0 };

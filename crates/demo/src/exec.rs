@@ -13,7 +13,7 @@ use super::data_dir;
 use super::demo_cluster::inner_kubeconfig;
 
 /// Enters a namespace of the demo in this data directory and replaces this process with the command. The process must be single-threaded.
-pub fn run(folder: &Path, target: &str, command: &[String]) -> Result<bool> {
+pub(crate) fn run(folder: &Path, target: &str, command: &[String]) -> Result<bool> {
     let state = data_dir::state(folder)?;
     let pid = state["pid"].as_u64().context("namespaces.json has no pid")?;
     let Some(thread) = state["threads"][target].as_i64() else {

@@ -4,20 +4,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use model::Family;
 
-pub const ZONES: [&str; 3] = ["zone-a", "zone-b", "zone-c"];
+pub(crate) const ZONES: [&str; 3] = ["zone-a", "zone-b", "zone-c"];
 const NODES_PER_ZONE: usize = 2;
 
-pub const POD_PORT: u16 = 8080;
-pub const POD_HTTP_PORT: u16 = 8081;
-pub const SIDECAR_PORT: u16 = 18_081;
-pub const GATEWAY_PORT: u16 = 8090;
+pub(crate) const POD_PORT: u16 = 8080;
+pub(crate) const POD_HTTP_PORT: u16 = 8081;
+pub(crate) const SIDECAR_PORT: u16 = 18_081;
+pub(crate) const GATEWAY_PORT: u16 = 8090;
 /// Port of the API on the loopback address of every namespace.
-pub const API_PORT: u16 = 6443;
+pub(crate) const API_PORT: u16 = 6443;
 /// Pod CIDRs by family.
-pub const POD_RANGES: [&str; 2] = ["10.1.0.0/16", "fd00:10:1::/48"];
+pub(crate) const POD_RANGES: [&str; 2] = ["10.1.0.0/16", "fd00:10:1::/48"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DemoNode {
+pub(crate) struct DemoNode {
     /// From 1; part of its addresses.
     pub number: u8,
     pub name: String,
@@ -25,7 +25,7 @@ pub struct DemoNode {
 }
 
 /// All nodes, zone by zone.
-pub fn nodes() -> Vec<DemoNode> {
+pub(crate) fn nodes() -> Vec<DemoNode> {
     let nodes = ZONES.iter().flat_map(|zone| (1..=NODES_PER_ZONE).map(move |i| (*zone, i)));
     let node = |(number, (zone, i)): (usize, (&'static str, usize))| {
         let letter = zone.trim_start_matches("zone-");
@@ -35,11 +35,11 @@ pub fn nodes() -> Vec<DemoNode> {
 }
 
 impl DemoNode {
-    pub fn address(&self, family: Family) -> IpAddr {
+    pub(crate) fn address(&self, family: Family) -> IpAddr {
         link(self.number, 2, family)
     }
 
-    pub fn pod_cidr(&self, family: Family) -> String {
+    pub(crate) fn pod_cidr(&self, family: Family) -> String {
         match family {
             Family::V4 => format!("10.1.{}.0/24", self.number),
             Family::V6 => format!("fd00:10:1:{:x}::/64", self.number),
@@ -48,7 +48,7 @@ impl DemoNode {
 }
 
 /// An address on the link between the fabric (side 1) and a node (side 2).
-pub fn link(node: u8, side: u8, family: Family) -> IpAddr {
+pub(crate) fn link(node: u8, side: u8, family: Family) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(172, 31, node, side).into(),
         Family::V6 => Ipv6Addr::new(0xfd00, 0x31, 0, node.into(), 0, 0, 0, side.into()).into(),
@@ -56,7 +56,7 @@ pub fn link(node: u8, side: u8, family: Family) -> IpAddr {
 }
 
 /// The address of a pod on a node; number 1 is the gateway.
-pub fn pod(node: u8, number: u8, family: Family) -> IpAddr {
+pub(crate) fn pod(node: u8, number: u8, family: Family) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(10, 1, node, number).into(),
         Family::V6 => Ipv6Addr::new(0xfd00, 0x10, 1, node.into(), 0, 0, 0, number.into()).into(),

@@ -11,13 +11,13 @@ use super::demo_cluster::DemoCluster;
 use super::protocol::NamespaceRequest;
 
 /// Connections from a zone to a zone.
-pub type Connections = BTreeMap<String, BTreeMap<String, u64>>;
+pub(crate) type Connections = BTreeMap<String, BTreeMap<String, u64>>;
 /// Shares of traffic: from a zone, to a zone.
-pub type Shares = BTreeMap<String, BTreeMap<String, f64>>;
+pub(crate) type Shares = BTreeMap<String, BTreeMap<String, f64>>;
 
 /// A pod that opens connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TrafficClient {
+pub(crate) struct TrafficClient {
     pub pod: String,
     pub node: String,
     pub zone: &'static str,
@@ -25,7 +25,7 @@ pub struct TrafficClient {
 
 /// Planned distribution of the traffic of some clients, which send equally much unless `demand` says otherwise.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PlannedTraffic {
+pub(crate) struct PlannedTraffic {
     /// Shares by zone; empty for a zone whose clients have no endpoint.
     pub zones: Shares,
     /// Zones with a client without endpoints.
@@ -40,7 +40,7 @@ pub struct PlannedTraffic {
 
 /// Measured distribution of connections to a Service.
 #[derive(Clone, Debug, Default)]
-pub struct MeasuredTraffic {
+pub(crate) struct MeasuredTraffic {
     /// Name of the Service or mechanism in messages.
     pub name: String,
     pub connections: Connections,
@@ -57,14 +57,14 @@ pub struct MeasuredTraffic {
 
 /// Load of the busiest pod, as a multiple of an equal share.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Busiest {
+pub(crate) struct Busiest {
     pub pod: String,
     pub measured: f64,
     pub planned: f64,
 }
 
 /// Connects from each client to the first TCP port of a Service.
-pub async fn measure(
+pub(crate) async fn measure(
     cluster: &DemoCluster,
     service: &ServiceKey,
     family: Family,
@@ -97,7 +97,7 @@ pub async fn measure(
 }
 
 /// Connects from the clients of each zone as often as it has demand, which is the number of connections of the zone.
-pub async fn measure_demand(
+pub(crate) async fn measure_demand(
     cluster: &DemoCluster,
     service: &ServiceKey,
     family: Family,
@@ -119,7 +119,7 @@ pub async fn measure_demand(
 }
 
 /// The planned traffic of a Service if each zone has this demand.
-pub fn planned_demand(
+pub(crate) fn planned_demand(
     cluster: &DemoCluster,
     service: &ServiceKey,
     family: Family,
@@ -147,7 +147,7 @@ fn zone_clients(cluster: &DemoCluster, zone: &str) -> Vec<TrafficClient> {
 
 impl MeasuredTraffic {
     /// Adds the connections of other clients, or of a later time; the plan stays.
-    pub fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         for (from, row) in other.connections {
             let sums = self.connections.entry(from).or_default();
             row.into_iter().for_each(|(to, count)| *sums.entry(to).or_default() += count);
@@ -159,14 +159,14 @@ impl MeasuredTraffic {
     }
 
     /// Share of connections that stayed in their zone; `None` without connections.
-    pub fn in_zone(&self) -> Option<f64> {
+    pub(crate) fn in_zone(&self) -> Option<f64> {
         let inside: u64 = self.connections.iter().filter_map(|(from, row)| row.get(from)).sum();
         let all: u64 = self.connections.values().flat_map(|row| row.values()).sum();
         (all > 0).then(|| inside as f64 / all as f64)
     }
 
     /// `None` without connections.
-    pub fn busiest(&self) -> Option<Busiest> {
+    pub(crate) fn busiest(&self) -> Option<Busiest> {
         let all: u64 = self.pods.values().sum();
         let fair = all as f64 / self.planned.endpoints.max(1) as f64;
         let (pod, most) = self.pods.iter().max_by_key(|(_, count)| **count)?;
@@ -175,7 +175,7 @@ impl MeasuredTraffic {
     }
 
     /// JSON with stable fields.
-    pub fn value(&self) -> Value {
+    pub(crate) fn value(&self) -> Value {
         let busiest = self.busiest().map(|busiest| {
             json!({"pod": busiest.pod, "measured": rounded(busiest.measured), "planned": rounded(busiest.planned)})
         });
@@ -191,7 +191,7 @@ impl MeasuredTraffic {
 
 impl PlannedTraffic {
     /// Share of traffic that stays in its zone; `None` without endpoints.
-    pub fn in_zone(&self) -> Option<f64> {
+    pub(crate) fn in_zone(&self) -> Option<f64> {
         let demand = |from: &String| self.demand.get(from).copied().unwrap_or(1.0);
         let sending = || self.zones.iter().filter(|(_, row)| !row.is_empty());
         let all: f64 = sending().map(|(from, _)| demand(from)).sum();
@@ -202,7 +202,7 @@ impl PlannedTraffic {
     }
 
     /// Load of the busiest pod, as a multiple of an equal share.
-    pub fn busiest(&self) -> Option<f64> {
+    pub(crate) fn busiest(&self) -> Option<f64> {
         let most = self.pods.values().copied().max_by(f64::total_cmp)?;
         Some(most * self.endpoints as f64)
     }

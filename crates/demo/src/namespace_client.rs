@@ -17,7 +17,7 @@ const MAX_PENDING_RESTARTS: usize = 64;
 
 type PendingRequests = Arc<Mutex<BTreeMap<u64, oneshot::Sender<NamespaceResponse>>>>;
 
-pub struct NamespaceHostClient {
+pub(crate) struct NamespaceHostClient {
     child: Child,
     input: AsyncMutex<(u64, ChildStdin)>,
     pending: PendingRequests,
@@ -26,7 +26,7 @@ pub struct NamespaceHostClient {
 
 impl NamespaceHostClient {
     /// Starts the namespace host, whose namespaces reach the API by its socket. Its stderr goes to the log.
-    pub fn start(api: &Path, log: &Path) -> Result<Self> {
+    pub(crate) fn start(api: &Path, log: &Path) -> Result<Self> {
         let log = std::fs::File::create(log).with_context(|| format!("{}", log.display()))?;
         let program = std::env::current_exe().context("finding our own program")?;
         let mut child = Command::new(program)
@@ -48,11 +48,11 @@ impl NamespaceHostClient {
         Ok(Self { child, input: AsyncMutex::new((0, input)), pending, restarts })
     }
 
-    pub fn pid(&self) -> Option<u32> {
+    pub(crate) fn pid(&self) -> Option<u32> {
         self.child.id()
     }
 
-    pub async fn restarted(&mut self) -> ProcessRestart {
+    pub(crate) async fn restarted(&mut self) -> ProcessRestart {
         match self.restarts.recv().await {
             Some(restarted) => restarted,
             // The namespace host exited; requests report it.
@@ -61,14 +61,14 @@ impl NamespaceHostClient {
     }
 
     /// Returns the thread of a new namespace, or the pid of a new process.
-    pub async fn ask(&self, request: NamespaceRequest) -> Result<Option<i32>> {
+    pub(crate) async fn ask(&self, request: NamespaceRequest) -> Result<Option<i32>> {
         match self.send(request).await? {
             NamespaceResponse::Done { task } => Ok(task),
             other => bail!("unexpected response of the namespace host: {other:?}"),
         }
     }
 
-    pub async fn count(&self, request: NamespaceRequest) -> Result<ConnectionCounts> {
+    pub(crate) async fn count(&self, request: NamespaceRequest) -> Result<ConnectionCounts> {
         match self.send(request).await? {
             NamespaceResponse::Counted(counts) => Ok(counts),
             other => bail!("unexpected response of the namespace host: {other:?}"),
@@ -92,7 +92,7 @@ impl NamespaceHostClient {
     }
 
     /// Stops the namespace host and removes all namespaces.
-    pub async fn stop(self) -> Result<()> {
+    pub(crate) async fn stop(self) -> Result<()> {
         let Self { mut child, input, .. } = self;
         drop(input);
         child.wait().await.context("waiting for the namespace host")?;

@@ -36,7 +36,7 @@ const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs until standard input ends. The process must have one thread only.
-pub fn run(api: &Path) -> Result<()> {
+pub(crate) fn run(api: &Path) -> Result<()> {
     enter()?;
     enable_forwarding()?;
     let mut host = NamespaceHost { api: api.to_owned(), ..NamespaceHost::default() };

@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::layout::{self, DemoNode, POD_PORT};
 
-pub const NAMESPACE: &str = "default";
+pub(crate) const NAMESPACE: &str = "default";
 /// The container of every pod, a thread of the namespace host.
 const CONTAINER: &str = "echo";
 const IMAGE: &str = "built-in";
-pub const SERVICE_PORT: u16 = 80;
+pub(crate) const SERVICE_PORT: u16 = 80;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DemoPod {
+pub(crate) struct DemoPod {
     pub name: String,
     /// Label `app`.
     pub app: &'static str,
@@ -26,7 +26,7 @@ pub struct DemoPod {
 
 /// A traffic distribution, and the field or annotation of a Service that selects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ComparedMechanism {
+pub(crate) struct ComparedMechanism {
     pub name: &'static str,
     /// Short explanation in the table.
     pub description: &'static str,
@@ -34,7 +34,7 @@ pub struct ComparedMechanism {
     field: Option<&'static str>,
 }
 
-pub const MECHANISMS: [ComparedMechanism; 7] = [
+pub(crate) const MECHANISMS: [ComparedMechanism; 7] = [
     ComparedMechanism { name: "default", description: "any pod", annotation: None, field: None },
     ComparedMechanism {
         name: "PreferSameZone",
@@ -75,12 +75,12 @@ pub const MECHANISMS: [ComparedMechanism; 7] = [
 ];
 
 impl ComparedMechanism {
-    pub fn service(&self) -> String {
+    pub(crate) fn service(&self) -> String {
         format!("web-{}", self.name.to_lowercase())
     }
 
     /// All of these Services select the same pods.
-    pub fn object(&self) -> Value {
+    pub(crate) fn object(&self) -> Value {
         let mut service = service(&self.service(), "web");
         if let Some((key, value)) = self.annotation {
             service["metadata"]["annotations"] = json!({key: value});
@@ -93,10 +93,10 @@ impl ComparedMechanism {
 }
 
 /// The Service of `demo closed-loop`.
-pub const MEASURED_SERVICE: &str = "web-measured";
+pub(crate) const MEASURED_SERVICE: &str = "web-measured";
 
 /// Spill on measured demand, over the pods that the compared Services have.
-pub fn measured_service() -> Value {
+pub(crate) fn measured_service() -> Value {
     let mut service = service(MEASURED_SERVICE, "web");
     service["metadata"]["annotations"] =
         json!({annotation::TRAFFIC_DISTRIBUTION: "Spill", annotation::SPILL_DEMAND: "measured"});
@@ -104,7 +104,7 @@ pub fn measured_service() -> Value {
 }
 
 /// A dual-stack Service for the pods of an app.
-pub fn service(name: &str, app: &str) -> Value {
+pub(crate) fn service(name: &str, app: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": name, "namespace": NAMESPACE},
@@ -116,7 +116,7 @@ pub fn service(name: &str, app: &str) -> Value {
     })
 }
 
-pub fn node(node: &DemoNode) -> Value {
+pub(crate) fn node(node: &DemoNode) -> Value {
     let addresses = [Family::V4, Family::V6].map(|family| node.address(family).to_string());
     let ranges = [Family::V4, Family::V6].map(|family| node.pod_cidr(family));
     json!({
@@ -144,7 +144,7 @@ fn now() -> String {
     Clock::system().timestamp().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-pub fn pod(pod: &DemoPod) -> Value {
+pub(crate) fn pod(pod: &DemoPod) -> Value {
     let addresses = [Family::V4, Family::V6].map(|family| layout::pod(pod.node.number, pod.number, family));
     let hosts = [Family::V4, Family::V6].map(|family| pod.node.address(family));
     let conditions = ["PodScheduled", "Initialized", "ContainersReady", "Ready"]
@@ -177,7 +177,7 @@ pub fn pod(pod: &DemoPod) -> Value {
 }
 
 /// The initial pods: web servers, 8, 6 and 4 by zone; one shop pod and one client per node.
-pub fn pods() -> Vec<DemoPod> {
+pub(crate) fn pods() -> Vec<DemoPod> {
     let mut pods = Vec::new();
     for node in layout::nodes() {
         let letter = node.name.trim_start_matches("node-").to_owned();

@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 /// A request, or the response with the same id.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct HostMessage<T> {
+pub(crate) struct HostMessage<T> {
     pub id: u64,
     pub body: T,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum NamespaceRequest {
+pub(crate) enum NamespaceRequest {
     /// Creates the namespace of a node and connects it with the others. The number determines its addresses.
     AddNode {
         name: String,
@@ -60,7 +60,7 @@ pub enum NamespaceRequest {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum NamespaceResponse {
+pub(crate) enum NamespaceResponse {
     /// The thread of a new namespace, or the pid of a new process.
     Done {
         task: Option<i32>,
@@ -73,7 +73,7 @@ pub enum NamespaceResponse {
 
 /// A process that exited unexpectedly and was restarted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessRestart {
+pub(crate) struct ProcessRestart {
     /// The node or pod.
     pub namespace: String,
     /// Exit status, such as `signal: 9 (SIGKILL)`.
@@ -83,7 +83,7 @@ pub struct ProcessRestart {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConnectionCounts {
+pub(crate) struct ConnectionCounts {
     /// Responses by pod.
     pub answers: BTreeMap<String, u64>,
     /// Connections that were reset or rejected by ICMP.
@@ -93,7 +93,7 @@ pub struct ConnectionCounts {
 }
 
 impl ConnectionCounts {
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.answers.values().sum::<u64>() + self.refused + self.failed
     }
 }

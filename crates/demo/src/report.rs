@@ -12,7 +12,7 @@ use super::measure::{Connections, MeasuredTraffic, Shares};
 use super::objects::ComparedMechanism;
 use super::steps::{RollingUpdate, ZoneFailover};
 
-pub struct DemoReport {
+pub(crate) struct DemoReport {
     pub mechanisms: Vec<(ComparedMechanism, MeasuredTraffic)>,
     pub fallback: ZoneFailover,
     pub rolling: RollingUpdate,
@@ -22,7 +22,7 @@ pub struct DemoReport {
 
 impl DemoReport {
     /// Differences from the plan, as messages.
-    pub fn deviations(&self) -> Vec<String> {
+    pub(crate) fn deviations(&self) -> Vec<String> {
         let mut all: Vec<String> =
             self.mechanisms.iter().flat_map(|(_, measured)| deviation::deviations(measured)).collect();
         if self.fallback.failed > 0 {
@@ -39,7 +39,7 @@ impl DemoReport {
     }
 
     /// JSON with stable fields.
-    pub fn value(&self) -> Value {
+    pub(crate) fn value(&self) -> Value {
         let mechanism = |(mechanism, measured): &(ComparedMechanism, MeasuredTraffic)| {
             let mut value = measured.value();
             value["name"] = mechanism.name.into();
@@ -61,29 +61,29 @@ impl DemoReport {
 }
 
 /// Progress on standard output, or on standard error if standard output is JSON or YAML.
-pub struct Console {
+pub(crate) struct Console {
     stdout: bool,
 }
 
 impl Console {
-    pub fn new(stdout: bool) -> Self {
+    pub(crate) fn new(stdout: bool) -> Self {
         Self { stdout }
     }
 
     /// Prints a line; a closed pipe is ignored.
-    pub fn print(&self, line: &str) {
+    pub(crate) fn print(&self, line: &str) {
         match self.stdout {
             true => drop(writeln!(std::io::stdout(), "{line}")),
             false => drop(writeln!(std::io::stderr(), "{line}")),
         }
     }
 
-    pub fn mechanism_header(&self) {
+    pub(crate) fn mechanism_header(&self) {
         self.print("                 in-zone traffic     load of busiest pod");
         self.print("                 measured  planned   measured  planned");
     }
 
-    pub fn mechanism(&self, mechanism: ComparedMechanism, measured: &MeasuredTraffic) {
+    pub(crate) fn mechanism(&self, mechanism: ComparedMechanism, measured: &MeasuredTraffic) {
         self.print(&format!(
             "  {:<15}{}  {}",
             mechanism.name,
@@ -95,7 +95,7 @@ impl Console {
         }
     }
 
-    pub fn mechanism_summary(&self, mechanisms: &[(ComparedMechanism, MeasuredTraffic)]) {
+    pub(crate) fn mechanism_summary(&self, mechanisms: &[(ComparedMechanism, MeasuredTraffic)]) {
         let found = |name: &str| mechanisms.iter().find(|(mechanism, _)| mechanism.name == name);
         let (Some((_, zone)), Some((_, spill))) = (found("PreferSameZone"), found("Spill")) else { return };
         let load = |measured: &MeasuredTraffic| measured.busiest().map_or(0.0, |busiest| busiest.planned);
@@ -114,7 +114,7 @@ impl Console {
         self.print(&zone_table(&spill.connections, Some(&spill.planned.zones), &spill.refused));
     }
 
-    pub fn fallback(&self, fallback: &ZoneFailover) {
+    pub(crate) fn fallback(&self, fallback: &ZoneFailover) {
         self.print(&format!(
             "Without pods in {}, PreferSameZone fails over to the other zones.",
             fallback.zone
@@ -123,21 +123,21 @@ impl Console {
         self.print(&format!("  failed connections: {}", fallback.failed));
     }
 
-    pub fn progress(&self, done: usize, all: usize) {
+    pub(crate) fn progress(&self, done: usize, all: usize) {
         if std::io::stderr().is_terminal() {
             let end = if done == all { "\n" } else { "" };
             eprint!("\r  {done} of {all} pods replaced{end}");
         }
     }
 
-    pub fn rolling(&self, rolling: &RollingUpdate) {
+    pub(crate) fn rolling(&self, rolling: &RollingUpdate) {
         self.print(&format!(
             "{} pods replaced, {} connections, {} failed.",
             rolling.replaced, rolling.connections, rolling.failed
         ));
     }
 
-    pub fn canary(&self, canary: &CanaryTraffic) {
+    pub(crate) fn canary(&self, canary: &CanaryTraffic) {
         let head: Vec<String> = VERSIONS
             .iter()
             .flat_map(|(v, _)| ZONES.map(|zone| format!("{:>11}", format!("{v} {zone}"))))
@@ -159,7 +159,7 @@ impl Console {
         }
     }
 
-    pub fn summary(&self, report: &DemoReport) {
+    pub(crate) fn summary(&self, report: &DemoReport) {
         match report.deviations().as_slice() {
             [] => self.print(&format!(
                 "\nAll traffic matches the plan, within sampling error. {:.0} seconds.",
@@ -171,7 +171,7 @@ impl Console {
 }
 
 /// In-zone traffic and load of the busiest pod, both measured and planned.
-pub fn traffic_cells(measured: &MeasuredTraffic) -> String {
+pub(crate) fn traffic_cells(measured: &MeasuredTraffic) -> String {
     let percent =
         |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
     let (seen, planned) = match measured.busiest() {
@@ -186,7 +186,7 @@ pub fn traffic_cells(measured: &MeasuredTraffic) -> String {
 }
 
 /// A table of shares from zone to zone, with the planned ones in parentheses.
-pub fn zone_table(
+pub(crate) fn zone_table(
     connections: &Connections,
     planned: Option<&Shares>,
     refused: &BTreeMap<String, u64>,

@@ -37,13 +37,13 @@ pub struct ScaleArgs {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub struct ScaleRequest {
+pub(crate) struct ScaleRequest {
     app: String,
     replicas: u8,
     zones: Vec<String>,
 }
 
-pub fn run(args: &ScaleArgs) -> Result<bool> {
+pub(crate) fn run(args: &ScaleArgs) -> Result<bool> {
     let app = ["deploy/", "deployment/", "deployments/"].iter().find_map(|kind| args.app.strip_prefix(kind));
     let app = app.unwrap_or(&args.app).to_owned();
     let service = if app == "web" { "web-spill" } else { &app };
@@ -54,7 +54,7 @@ pub fn run(args: &ScaleArgs) -> Result<bool> {
 }
 
 /// Adds and removes pods, and waits until the API has no more changes.
-pub async fn serve(cluster: &mut DemoCluster, request: &ScaleRequest) -> Result<DemoResponse> {
+pub(crate) async fn serve(cluster: &mut DemoCluster, request: &ScaleRequest) -> Result<DemoResponse> {
     let app = APPS.into_iter().find(|app| *app == request.app);
     let app =
         app.with_context(|| format!("there is no app {}; there are {}", request.app, APPS.join(" and ")))?;

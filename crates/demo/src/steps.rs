@@ -17,7 +17,7 @@ const SPILL_CONNECTIONS: u32 = 4_000;
 const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Traffic after a zone lost its endpoints.
-pub struct ZoneFailover {
+pub(crate) struct ZoneFailover {
     pub zone: &'static str,
     pub connections: Connections,
     /// Connections that were refused or got no response.
@@ -25,14 +25,14 @@ pub struct ZoneFailover {
 }
 
 /// Connections during a rolling update.
-pub struct RollingUpdate {
+pub(crate) struct RollingUpdate {
     pub connections: u64,
     pub failed: u64,
     pub replaced: usize,
 }
 
 /// Measures the same pods behind one Service per mechanism.
-pub async fn compare(
+pub(crate) async fn compare(
     cluster: &DemoCluster,
     family: Family,
     mut done: impl FnMut(ComparedMechanism, &MeasuredTraffic),
@@ -50,7 +50,7 @@ pub async fn compare(
 }
 
 /// Removes all endpoints of a zone and measures PreferSameZone.
-pub async fn fail_over(
+pub(crate) async fn fail_over(
     cluster: &mut DemoCluster,
     zone: &'static str,
     family: Family,
@@ -74,7 +74,7 @@ pub async fn fail_over(
 }
 
 /// Waits until no slice contains these pods, and for the grace period.
-pub async fn until_removed_from_slices(cluster: &mut DemoCluster, deleted: Vec<String>) -> Result<()> {
+pub(crate) async fn until_removed_from_slices(cluster: &mut DemoCluster, deleted: Vec<String>) -> Result<()> {
     let named = move |snapshot: &model::Snapshot| {
         let slices = snapshot.services().flat_map(|(_, slices)| slices);
         let mut targets = slices.flat_map(|s| &s.content.endpoints).filter_map(|e| e.target());
@@ -86,7 +86,7 @@ pub async fn until_removed_from_slices(cluster: &mut DemoCluster, deleted: Vec<S
 }
 
 /// Replaces every pod of the shop, one by one, while a client connects in a loop.
-pub async fn rolling_update(
+pub(crate) async fn rolling_update(
     cluster: &mut DemoCluster,
     family: Family,
     mut done: impl FnMut(usize, usize),

@@ -34,7 +34,7 @@ pub struct TrafficArgs {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub struct TrafficRequest {
+pub(crate) struct TrafficRequest {
     namespace: String,
     service: String,
     from: Option<String>,
@@ -43,7 +43,7 @@ pub struct TrafficRequest {
 }
 
 /// `false` if the traffic deviates from the plan.
-pub fn run(args: &TrafficArgs) -> Result<bool> {
+pub(crate) fn run(args: &TrafficArgs) -> Result<bool> {
     let name = ["svc/", "service/", "services/"].iter().find_map(|kind| args.service.strip_prefix(kind));
     let request = TrafficRequest {
         namespace: args.namespace.clone(),
@@ -55,7 +55,7 @@ pub fn run(args: &TrafficArgs) -> Result<bool> {
     args.running.request(&DemoRequest::Traffic(request), "")
 }
 
-pub async fn serve(cluster: &mut DemoCluster, request: &TrafficRequest) -> Result<DemoResponse> {
+pub(crate) async fn serve(cluster: &mut DemoCluster, request: &TrafficRequest) -> Result<DemoResponse> {
     cluster.until_quiet().await;
     let service = ServiceKey::new(&Name::new(&request.namespace), &Name::new(&request.service));
     let family = if request.ipv6 { Family::V6 } else { Family::V4 };

@@ -75,7 +75,7 @@ pub enum UpgradeComponent {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub struct UpgradeRequest {
+pub(crate) struct UpgradeRequest {
     program: PathBuf,
     order: UpgradeOrder,
     only: Vec<UpgradeComponent>,
@@ -94,14 +94,14 @@ impl UpgradeRequest {
 }
 
 /// `false` if a connection failed.
-pub fn run(args: &UpgradeArgs) -> Result<bool> {
+pub(crate) fn run(args: &UpgradeArgs) -> Result<bool> {
     let program = args.program.canonicalize();
     let program = program.with_context(|| format!("--program {}", args.program.display()))?;
     let request = UpgradeRequest { program, order: args.order, only: args.only.clone() };
     args.running.request(&DemoRequest::Upgrade(request), "")
 }
 
-pub async fn serve(
+pub(crate) async fn serve(
     cluster: &mut DemoCluster,
     request: &UpgradeRequest,
     steps: &mut StepWriter<'_>,

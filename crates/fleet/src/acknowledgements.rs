@@ -33,7 +33,7 @@ struct ServiceHistory {
 
 /// What nodes reported, and the slices that they had to program.
 #[derive(Default)]
-pub struct Acknowledgements {
+pub(crate) struct Acknowledgements {
     reports: BTreeMap<String, NodeReport>,
     /// Since when a Node exists.
     nodes: BTreeMap<String, u64>,
@@ -42,7 +42,7 @@ pub struct Acknowledgements {
 }
 
 impl Acknowledgements {
-    pub fn lease(&mut self, name: &str, lease: &Value, now: u64) {
+    pub(crate) fn lease(&mut self, name: &str, lease: &Value, now: u64) {
         let Some(node) = name.strip_prefix(NODE_LEASE_PREFIX) else { return };
         let text = lease["metadata"]["annotations"][PROGRAMMED_REVISION].as_str();
         let report = self.reports.entry(node.to_owned()).or_default();
@@ -51,7 +51,7 @@ impl Acknowledgements {
         report.renewed_at = now;
     }
 
-    pub fn node(&mut self, name: &str, is_deletion: bool, now: u64) {
+    pub(crate) fn node(&mut self, name: &str, is_deletion: bool, now: u64) {
         match is_deletion {
             true => drop(self.nodes.remove(name)),
             false => drop(self.nodes.entry(name.to_owned()).or_insert(now)),
@@ -59,11 +59,11 @@ impl Acknowledgements {
     }
 
     /// The highest revision among the slices of a Service after a change of one.
-    pub fn slices(&mut self, service: &str, newest: u64, now: u64) {
+    pub(crate) fn slices(&mut self, service: &str, newest: u64, now: u64) {
         self.services.entry(service.to_owned()).or_default().slices.push((newest, now));
     }
 
-    pub fn service(&mut self, name: &str, service: &Value, is_deletion: bool, now: u64) -> Checked {
+    pub(crate) fn service(&mut self, name: &str, service: &Value, is_deletion: bool, now: u64) -> Checked {
         if is_deletion {
             self.services.remove(name);
             return Ok(());

@@ -27,14 +27,14 @@ const KINDS: [(&str, &str); 4] = [
 
 /// An object of a user: the collection that it is created in, its body, and its status.
 #[derive(Clone, Debug)]
-pub struct UserObject {
+pub(crate) struct UserObject {
     pub collection: &'static str,
     pub body: Value,
     pub status: Option<Value>,
 }
 
 /// The objects of users in a store; none if it has a ZoneDrain, whose effect depends on the time of its creation.
-pub fn user_objects(engine: &Engine) -> Result<Vec<UserObject>, BrokenInvariant> {
+pub(crate) fn user_objects(engine: &Engine) -> Result<Vec<UserObject>, BrokenInvariant> {
     let mut objects = Vec::new();
     let drains = kinds::named("ZoneDrain").map(|kind| engine.list(&ListQuery::all(ResourceId(kind.id))));
     if drains.is_some_and(|page| page.is_ok_and(|page| !page.items.is_empty())) {
@@ -74,13 +74,13 @@ fn user_object(word: &str, collection: &'static str, object: &Value) -> UserObje
 /// Endpoints of each Service's slices, and where each node sends each of its addresses. Mechanisms with hysteresis are left
 /// out.
 #[derive(Debug, PartialEq, Eq)]
-pub struct RunOutcome {
+pub(crate) struct RunOutcome {
     slices: BTreeMap<String, Vec<String>>,
     connections: BTreeMap<(String, SocketAddr), Reached>,
 }
 
 impl RunOutcome {
-    pub fn of(engine: &Engine, machines: &[Machine]) -> Result<Self, BrokenInvariant> {
+    pub(crate) fn of(engine: &Engine, machines: &[Machine]) -> Result<Self, BrokenInvariant> {
         let (snapshot, _) = snapshot(engine)?;
         let (mut slices, mut connections) = (BTreeMap::new(), BTreeMap::new());
         let is_compared = |service: &Service| *service.key.name != *"kubernetes" && !has_memory(service);
@@ -100,7 +100,7 @@ impl RunOutcome {
     }
 
     /// The first difference to an undisturbed run.
-    pub fn compare(&self, undisturbed: &Self) -> Result<(), BrokenInvariant> {
+    pub(crate) fn compare(&self, undisturbed: &Self) -> Result<(), BrokenInvariant> {
         for (service, found) in &self.slices {
             let wanted = undisturbed.slices.get(service);
             if wanted != Some(found) {

@@ -33,7 +33,7 @@ type Checked = Result<(), BrokenInvariant>;
 const KINDS: [&str; 6] = ["Service", "EndpointSlice", "Pod", "Node", "Namespace", "ServiceCIDR"];
 
 /// All objects of the store.
-pub fn snapshot(engine: &Engine) -> Result<(Snapshot, Vec<Value>), BrokenInvariant> {
+pub(crate) fn snapshot(engine: &Engine) -> Result<(Snapshot, Vec<Value>), BrokenInvariant> {
     let (mut snapshot, mut interner, mut services) = (Snapshot::default(), Interner::default(), Vec::new());
     for word in KINDS {
         let Some(kind) = kinds::named(word) else { continue };
@@ -53,7 +53,7 @@ pub fn snapshot(engine: &Engine) -> Result<(Snapshot, Vec<Value>), BrokenInvaria
 }
 
 /// Checks everything that must hold once nothing changes any more.
-pub fn check(engine: &Engine, machines: &[Machine], truth: &Truth, now: u64) -> Checked {
+pub(crate) fn check(engine: &Engine, machines: &[Machine], truth: &Truth, now: u64) -> Checked {
     let (mut snapshot, services) = snapshot(engine)?;
     check_slices(&snapshot, drains::in_force(engine, now)?)?;
     plan::capacity::advance(&mut snapshot, wall_time(now));
@@ -89,13 +89,13 @@ fn check_slices(snapshot: &Snapshot, drains: ZoneDrains) -> Checked {
     Ok(())
 }
 
-pub fn is_ours(slice: &Slice) -> bool {
+pub(crate) fn is_ours(slice: &Slice) -> bool {
     slice.managed_by().is_some_and(|name| name == annotation::CONTROLLER_NAME)
 }
 
 /// By design, what the slices had before keeps the hints of these two mechanisms for longer than they would be set:
 /// `HINT_OVERLOAD` in plan/src/hints/spill.rs, and the overload threshold in plan/src/hints/auto.rs.
-pub fn has_memory(service: &Service) -> bool {
+pub(crate) fn has_memory(service: &Service) -> bool {
     let chosen = PlanningConfig::without_flags().choose(service, None).mechanism;
     matches!(chosen, Mechanism::Spill | Mechanism::Auto)
 }
@@ -120,7 +120,7 @@ fn from_nothing(snapshot: &Snapshot, planner: &Planner, service: &Service, ours:
 }
 
 /// Endpoints with their ports and hints, however they are packed.
-pub fn sorted<'c>(contents: impl Iterator<Item = &'c SliceContent>, with_hints: bool) -> Vec<String> {
+pub(crate) fn sorted<'c>(contents: impl Iterator<Item = &'c SliceContent>, with_hints: bool) -> Vec<String> {
     let lines = |content: &SliceContent| {
         let ports: Vec<String> =
             content.ports.iter().map(|port| format!("{:?}/{:?}", port.name, port.port)).collect();

@@ -59,7 +59,7 @@ impl FlowAccounts {
 }
 
 /// The counters of a machine, as its node proxy reads them.
-pub struct MachineCounters(pub Machine);
+pub(crate) struct MachineCounters(pub Machine);
 
 impl TrafficKernel for MachineCounters {
     fn ended(&mut self, take: &mut dyn FnMut(AccountedEntry)) -> Result<(), NetlinkError> {
@@ -90,25 +90,25 @@ impl TrafficKernel for MachineCounters {
 }
 
 /// A report on its way to the leader.
-pub struct SentReport {
+pub(crate) struct SentReport {
     report: TrafficReport,
     reply: oneshot::Sender<TrafficReply>,
 }
 
 impl SentReport {
     /// The leader gets it.
-    pub fn deliver(&self, ledger: &SharedLedger) -> AdminPage {
+    pub(crate) fn deliver(&self, ledger: &SharedLedger) -> AdminPage {
         let body = Bytes::from(serde_json::to_vec(&self.report).unwrap_or_default());
         ledger.receive(&AdminPost { user: None, peer: None, body })
     }
 
     /// The leader gets it as if another node had made it.
-    pub fn deliver_as_another(&self, ledger: &SharedLedger) {
+    pub(crate) fn deliver_as_another(&self, ledger: &SharedLedger) {
         let report = TrafficReport { reporter: format!("{}0", self.report.reporter), ..self.report.clone() };
         Self { report, reply: oneshot::channel().0 }.deliver(ledger);
     }
 
-    pub fn reply(self, page: &AdminPage) {
+    pub(crate) fn reply(self, page: &AdminPage) {
         let reply = (page.status == StatusCode::OK).then(|| serde_json::from_str(&page.body).ok()).flatten();
         if let Some(reply) = reply {
             let _ = self.reply.send(reply);
@@ -118,10 +118,10 @@ impl SentReport {
 
 /// Reports that no leader has got yet. One that is dropped is lost, which its sender sees.
 #[derive(Clone, Default)]
-pub struct Reports(Arc<Mutex<VecDeque<SentReport>>>);
+pub(crate) struct Reports(Arc<Mutex<VecDeque<SentReport>>>);
 
 impl Reports {
-    pub fn take(&self) -> Option<SentReport> {
+    pub(crate) fn take(&self) -> Option<SentReport> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 }
@@ -140,7 +140,7 @@ impl ReportChannel for Reports {
 
 /// Connections and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub(crate) struct Traffic {
     pub connections: u64,
     pub bytes: u64,
 }
@@ -189,7 +189,7 @@ struct NodeProcess {
 
 /// Compares what was counted with what clients did.
 #[derive(Default)]
-pub struct CounterChecker {
+pub(crate) struct CounterChecker {
     processes: BTreeMap<usize, NodeProcess>,
     /// By all processes that ever were, and while none ran.
     made: TrafficByService,
@@ -200,24 +200,24 @@ pub struct CounterChecker {
 }
 
 impl CounterChecker {
-    pub fn started(&mut self, machine: usize, sums: watch::Receiver<NodeTraffic>) {
+    pub(crate) fn started(&mut self, machine: usize, sums: watch::Receiver<NodeTraffic>) {
         let (last, made) = (NodeTraffic::default(), TrafficByService::new());
         let process = NodeProcess { sums, last, made, is_flushed: false };
         self.processes.insert(machine, process);
     }
 
-    pub fn stopped(&mut self, machine: usize) {
+    pub(crate) fn stopped(&mut self, machine: usize) {
         self.processes.remove(&machine);
     }
 
-    pub fn flushed(&mut self, machine: usize) {
+    pub(crate) fn flushed(&mut self, machine: usize) {
         if let Some(process) = self.processes.get_mut(&machine) {
             process.is_flushed = true;
         }
     }
 
     /// A client did something.
-    pub fn made(&mut self, machine: usize, service: &str, more: Traffic) {
+    pub(crate) fn made(&mut self, machine: usize, service: &str, more: Traffic) {
         let of_process = self.processes.get_mut(&machine).map(|process| &mut process.made);
         for made in of_process.into_iter().chain([&mut self.made]) {
             made.entry(service.to_owned()).or_default().add(more);
@@ -225,7 +225,7 @@ impl CounterChecker {
     }
 
     /// After a node proxy ran: sums never fall.
-    pub fn check(&mut self, number: usize, machine: &Machine) -> Checked {
+    pub(crate) fn check(&mut self, number: usize, machine: &Machine) -> Checked {
         let Some(process) = self.processes.get_mut(&number) else { return Ok(()) };
         if !process.sums.has_changed().unwrap_or(false) {
             return Ok(());
@@ -257,13 +257,13 @@ impl CounterChecker {
     }
 
     /// Nothing happens for a while: from now on the leader's ledger is to grow by exactly what is made.
-    pub fn note(&mut self, leader: usize, ledger: &SharedLedger) {
+    pub(crate) fn note(&mut self, leader: usize, ledger: &SharedLedger) {
         self.noted = Some((leader, ledger_sums(ledger), self.made.clone()));
     }
 
     /// Nothing has happened for a while: all that was made is counted. An address that goes from one Service to another while
     /// a node has not programmed it may take counts along (run 407625).
-    pub fn check_settled(
+    pub(crate) fn check_settled(
         &mut self,
         machines: &[Machine],
         leader: usize,

@@ -9,7 +9,7 @@ use crate::time::wall_time;
 use crate::violation::BrokenInvariant;
 
 /// The drains in force by their statuses. Each must have a decision on its generation.
-pub fn in_force(engine: &Engine, now: u64) -> Result<ZoneDrains, BrokenInvariant> {
+pub(crate) fn in_force(engine: &Engine, now: u64) -> Result<ZoneDrains, BrokenInvariant> {
     let Some(kind) = kinds::named("ZoneDrain") else { return Ok(ZoneDrains::default()) };
     let page = engine.list(&ListQuery::all(ResourceId(kind.id)));
     let page = page.map_err(|error| BrokenInvariant::new(20, format!("ZoneDrain: {error}")))?;

@@ -12,23 +12,23 @@ use crate::violation::BrokenInvariant;
 
 /// Checks the slices of every Service, if the faults of this run allow it.
 #[derive(Default)]
-pub struct DuplicateChecker {
+pub(crate) struct DuplicateChecker {
     is_on: bool,
     checked: u64,
 }
 
 impl DuplicateChecker {
-    pub fn new(faults: &Faults) -> Self {
+    pub(crate) fn new(faults: &Faults) -> Self {
         Self { is_on: !faults.may_repeat_writes(), checked: 0 }
     }
 
     /// A leader lost its lease and cancelled its writes in flight, which the API may have applied: the next leader does not
     /// expect them, and may create a slice again (run 30371).
-    pub fn leader_stopped(&mut self) {
+    pub(crate) fn leader_stopped(&mut self) {
         self.is_on = false;
     }
 
-    pub fn check(&mut self, truth: &Truth) -> Result<(), BrokenInvariant> {
+    pub(crate) fn check(&mut self, truth: &Truth) -> Result<(), BrokenInvariant> {
         if !self.is_on || truth.last_change == self.checked {
             return Ok(());
         }

@@ -39,9 +39,9 @@ use crate::truth::Truth;
 use crate::violation::BrokenInvariant;
 
 /// All kinds of objects that the control plane reads are watched.
-pub const CONTROL_WATCHES: usize = KINDS.len();
+pub(crate) const CONTROL_WATCHES: usize = KINDS.len();
 /// The MeshGateway of the gateway.
-pub const GATEWAY: &str = "edge";
+pub(crate) const GATEWAY: &str = "edge";
 /// The Services of the sidecar, and of its own listener.
 const CLIENT: &str = "s0";
 const DESTINATION: &str = "s1";
@@ -63,12 +63,12 @@ struct Envoy {
 }
 
 /// The control plane while it runs.
-pub struct ControlProcess {
+pub(crate) struct ControlProcess {
     envoys: Vec<Envoy>,
 }
 
 /// The control plane with its Envoys connected.
-pub fn start_control(runtime: &PausedRuntime, link: &Link, random: Random) -> ControlProcess {
+pub(crate) fn start_control(runtime: &PausedRuntime, link: &Link, random: Random) -> ControlProcess {
     let clock = runtime.clock();
     runtime.block_on(async {
         let source = ObjectSource::cluster(link.client(), random);
@@ -112,7 +112,11 @@ fn gateway_identity() -> EnvoyIdentity {
 
 impl ControlProcess {
     /// Publications that were not looked at before, as lines of the story. Every endpoint in them was one.
-    pub fn take_published(&mut self, truth: &Truth, is_stale: bool) -> Result<Vec<String>, BrokenInvariant> {
+    pub(crate) fn take_published(
+        &mut self,
+        truth: &Truth,
+        is_stale: bool,
+    ) -> Result<Vec<String>, BrokenInvariant> {
         let mut lines = Vec::new();
         for envoy in &mut self.envoys {
             let Some(published) = envoy.resources.borrow().clone() else { continue };
@@ -134,12 +138,12 @@ impl ControlProcess {
     }
 
     /// Sum of the numbers of all publications.
-    pub fn publications(&self) -> u64 {
+    pub(crate) fn publications(&self) -> u64 {
         self.envoys.iter().filter_map(|envoy| Some(envoy.resources.borrow().as_ref()?.number)).sum()
     }
 
     /// Invariant 23, once nothing changes any more.
-    pub fn check(&self, engine: &Engine, now: Timestamp) -> Checked {
+    pub(crate) fn check(&self, engine: &Engine, now: Timestamp) -> Checked {
         let snapshot = snapshot(engine, now)?;
         self.envoys.iter().try_for_each(|envoy| envoy.check(&snapshot))
     }

@@ -28,7 +28,7 @@ const OPEN_MS: usize = 150;
 /// Flows of a node that are watched; no more are opened.
 const MOST_FLOWS: usize = 200;
 
-pub struct FlowChecker {
+pub(crate) struct FlowChecker {
     random: Random,
     next_at: u64,
     next_port: u16,
@@ -52,7 +52,7 @@ struct OpenFlow {
 }
 
 impl FlowChecker {
-    pub fn new(random: Random, sabotage: Option<Sabotage>) -> Self {
+    pub(crate) fn new(random: Random, sabotage: Option<Sabotage>) -> Self {
         let (flows, starts) = (BTreeMap::new(), BTreeMap::new());
         let counters = CounterChecker::default();
         Self {
@@ -70,18 +70,18 @@ impl FlowChecker {
     }
 
     /// The table of a machine is empty after a reboot.
-    pub fn rebooted(&mut self, machine: usize) {
+    pub(crate) fn rebooted(&mut self, machine: usize) {
         self.flows.remove(&machine);
     }
 
-    pub fn started(&mut self, machine: usize) {
+    pub(crate) fn started(&mut self, machine: usize) {
         let (starts, has_programmed) = self.starts.entry(machine).or_default();
         *starts += 1;
         *has_programmed = false;
     }
 
     /// A node proxy programmed its rules.
-    pub fn reported(&mut self, machine: usize) {
+    pub(crate) fn reported(&mut self, machine: usize) {
         self.starts.entry(machine).or_default().1 = true;
     }
 
@@ -91,7 +91,7 @@ impl FlowChecker {
     }
 
     /// A client opens a connection, another sends on one or ends it, if it is time.
-    pub fn open(&mut self, now: u64, machines: &[Machine], truth: &Truth) {
+    pub(crate) fn open(&mut self, now: u64, machines: &[Machine], truth: &Truth) {
         if now < self.next_at || self.is_paused {
             return;
         }
@@ -161,7 +161,7 @@ impl FlowChecker {
     }
 
     /// After a node proxy ran: what it deleted had to go.
-    pub fn check(&mut self, number: usize, machine: &Machine, truth: &Truth) -> Checked {
+    pub(crate) fn check(&mut self, number: usize, machine: &Machine, truth: &Truth) -> Checked {
         self.counters.check(number, machine)?;
         let Some(flows) = self.flows.get_mut(&number) else { return Ok(()) };
         let mut conntrack = machine.conntrack.lock().unwrap_or_else(PoisonError::into_inner);
@@ -192,7 +192,7 @@ impl FlowChecker {
     /// A node proxy that starts, and has not synced, before a Service is deleted does not know its address: as with
     /// kube-proxy, flows to it stay until they time out. So flows to addresses that no Service has are checked only if the
     /// process that programmed their rules still runs.
-    pub fn check_settled(&self, machines: &[Machine], truth: &Truth) -> Checked {
+    pub(crate) fn check_settled(&self, machines: &[Machine], truth: &Truth) -> Checked {
         for (number, flows) in &self.flows {
             let start = self.programmed_start(*number);
             for (entry, flow) in flows.iter().filter(|(entry, _)| entry.protocol == UDP) {

@@ -15,7 +15,7 @@ type Checked = Result<(), BrokenInvariant>;
 
 /// The last version of each Service, and the slices of other managers.
 #[derive(Default)]
-pub struct ForeignFields {
+pub(crate) struct ForeignFields {
     services: BTreeMap<String, Value>,
     slices: BTreeMap<String, Value>,
     /// Writes of our conditions that were compared.
@@ -23,7 +23,7 @@ pub struct ForeignFields {
 }
 
 impl ForeignFields {
-    pub fn service(&mut self, name: &str, service: &Value, is_deletion: bool) -> Checked {
+    pub(crate) fn service(&mut self, name: &str, service: &Value, is_deletion: bool) -> Checked {
         if is_deletion {
             self.services.remove(name);
             return Ok(());
@@ -43,7 +43,7 @@ impl ForeignFields {
         }
     }
 
-    pub fn slice(&mut self, name: &str, slice: &Value, is_deletion: bool) -> Checked {
+    pub(crate) fn slice(&mut self, name: &str, slice: &Value, is_deletion: bool) -> Checked {
         let manager = slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"].as_str();
         if manager.is_none_or(|manager| manager == CONTROLLER_NAME) {
             return Ok(());

@@ -19,19 +19,19 @@ use crate::parties::{Machine, node_settings, service_range};
 use crate::truth::{ServiceVersions, Truth};
 use crate::violation::BrokenInvariant;
 
-pub const TCP: u8 = 6;
+pub(crate) const TCP: u8 = 6;
 
 /// The endpoints that a client of a node reaches; empty if it is rejected or dropped.
-pub type Reached = BTreeSet<SocketAddr>;
+pub(crate) type Reached = BTreeSet<SocketAddr>;
 
 /// Opens a connection from a pod of the node to a cluster IP.
-pub fn connect(kernel: &FakeKernel, machine: &Machine, to: SocketAddr) -> Option<Evaluation> {
+pub(crate) fn connect(kernel: &FakeKernel, machine: &Machine, to: SocketAddr) -> Option<Evaluation> {
     let client = SocketAddr::new(IpAddr::from([10, 244, 255, 250]), 40_000);
     open(kernel, machine, TCP, client, to)
 }
 
 /// Opens a connection from a client to a cluster IP.
-pub fn open(
+pub(crate) fn open(
     kernel: &FakeKernel,
     machine: &Machine,
     protocol: u8,
@@ -42,12 +42,12 @@ pub fn open(
     kernel.evaluate(&packet, &NodeAddresses { addresses: vec![machine.address] }).ok()
 }
 
-pub fn reached(evaluation: &Evaluation) -> Reached {
+pub(crate) fn reached(evaluation: &Evaluation) -> Reached {
     evaluation.endpoints.iter().map(|(address, _)| *address).collect()
 }
 
 /// What a frontend does with connections from pods.
-pub fn planned(frontend: &Frontend) -> Reached {
+pub(crate) fn planned(frontend: &Frontend) -> Reached {
     match frontend.inside.unwrap_or(frontend.outside) {
         FrontendAction::Send(policy) => {
             frontend.port.endpoints(policy).shares().map(|(address, _)| address).collect()
@@ -66,7 +66,7 @@ type ShareBits = Vec<(SocketAddr, u64)>;
 const ROUNDING: f64 = 1.01 / 256.0;
 
 /// Whether shares are those of a frontend, as far as a kernel can express them.
-pub fn agrees(frontend: &Frontend, found: &[(SocketAddr, f64)]) -> bool {
+pub(crate) fn agrees(frontend: &Frontend, found: &[(SocketAddr, f64)]) -> bool {
     let FrontendAction::Send(policy) = frontend.inside.unwrap_or(frontend.outside) else {
         return found.is_empty();
     };
@@ -84,7 +84,7 @@ const MOST_CONNECTIONS: usize = 24;
 
 /// A Service's results that were found to be planned, by node, and the generation that was checked last.
 #[derive(Default)]
-pub struct KernelChecker {
+pub(crate) struct KernelChecker {
     known: BTreeMap<(usize, SocketAddr), BTreeSet<ShareBits>>,
     checked: BTreeMap<usize, (u32, u64)>,
     /// The cluster IP that is the next one's turn, by node.
@@ -96,7 +96,12 @@ pub struct KernelChecker {
 
 impl KernelChecker {
     /// Checks every cluster IP in the kernel of a node, if it changed.
-    pub fn check(&mut self, number: usize, machine: &Machine, truth: &Truth) -> Result<(), BrokenInvariant> {
+    pub(crate) fn check(
+        &mut self,
+        number: usize,
+        machine: &Machine,
+        truth: &Truth,
+    ) -> Result<(), BrokenInvariant> {
         let mut faulty = machine.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = dataplane::nftables::Kernel::generation(&mut faulty.kernel).unwrap_or_default();
         let state = (generation, truth.frontends.len() as u64);
@@ -120,7 +125,7 @@ impl KernelChecker {
 
     /// Invariant 12: a node reports a revision of slices once its kernel holds them. Rules that others flushed are restored
     /// later; they hold nothing meanwhile.
-    pub fn check_report(
+    pub(crate) fn check_report(
         &mut self,
         machine: &Machine,
         revision: u64,

@@ -360,7 +360,7 @@ fn check_revisions<'a>(operations: impl Iterator<Item = &'a ClientOperation>) ->
 }
 
 /// Checks the histories of objects that do not exist at the start.
-pub fn check(histories: &BTreeMap<String, Vec<ClientOperation>>) -> Result<(), String> {
+pub(crate) fn check(histories: &BTreeMap<String, Vec<ClientOperation>>) -> Result<(), String> {
     for (name, operations) in histories {
         check_object(operations).map_err(|why| format!("{name}: {why}"))?;
     }

@@ -28,7 +28,7 @@ impl fmt::Display for LinkError {
 
 impl std::error::Error for LinkError {}
 
-pub type LinkResponse = Result<Response<LinkBody>, LinkError>;
+pub(crate) type LinkResponse = Result<Response<LinkBody>, LinkError>;
 
 /// A request that a party sent.
 pub struct SentRequest {
@@ -41,25 +41,25 @@ pub struct SentRequest {
 
 /// Requests that the network has not taken yet.
 #[derive(Clone, Default)]
-pub struct Outbox(Arc<Mutex<VecDeque<SentRequest>>>);
+pub(crate) struct Outbox(Arc<Mutex<VecDeque<SentRequest>>>);
 
 impl Outbox {
     fn queue(&self) -> MutexGuard<'_, VecDeque<SentRequest>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn push(&self, request: SentRequest) {
+    pub(crate) fn push(&self, request: SentRequest) {
         self.queue().push_back(request);
     }
 
-    pub fn take(&self) -> Option<SentRequest> {
+    pub(crate) fn take(&self) -> Option<SentRequest> {
         self.queue().pop_front()
     }
 }
 
 /// One party's way to the API.
 #[derive(Clone)]
-pub struct Link {
+pub(crate) struct Link {
     pub party: usize,
     pub outbox: Outbox,
     /// Set by parties that run for election.
@@ -69,17 +69,17 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(party: usize, outbox: &Outbox) -> Self {
+    pub(crate) fn new(party: usize, outbox: &Outbox) -> Self {
         let (leading, version) = (Arc::default(), ControllerVersion::This);
         Self { party, outbox: outbox.clone(), leading, version }
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::new(self.clone(), "default")
     }
 
     /// Sends a request; the receiver gets the response. Responses are not compressed: what they say is checked on the way.
-    pub fn send(&self, mut request: Request<Bytes>) -> oneshot::Receiver<LinkResponse> {
+    pub(crate) fn send(&self, mut request: Request<Bytes>) -> oneshot::Receiver<LinkResponse> {
         let (reply, response) = oneshot::channel();
         request.headers_mut().remove(http::header::ACCEPT_ENCODING);
         let is_leading = self.leading.get().map(|leading| *leading.borrow());

@@ -19,7 +19,7 @@ const CONNECTION_TIMEOUT: u64 = 15_000;
 
 /// A part of a response.
 #[derive(Debug)]
-pub enum ResponsePart {
+pub(crate) enum ResponsePart {
     Whole(http::response::Parts, Bytes),
     Stream(http::response::Parts),
     Frame(Bytes),
@@ -33,7 +33,7 @@ enum Delivery {
 }
 
 /// A request and what came of it.
-pub struct Call {
+pub(crate) struct Call {
     pub party: usize,
     pub line: String,
     reply: Option<oneshot::Sender<LinkResponse>>,
@@ -53,7 +53,7 @@ struct Partition {
     from_api_until: u64,
 }
 
-pub struct SimulatedNetwork {
+pub(crate) struct SimulatedNetwork {
     random: Random,
     pub faults: Faults,
     pub is_faulty: bool,
@@ -67,7 +67,7 @@ pub struct SimulatedNetwork {
 }
 
 impl SimulatedNetwork {
-    pub fn new(random: Random, faults: Faults) -> Self {
+    pub(crate) fn new(random: Random, faults: Faults) -> Self {
         Self {
             random,
             faults,
@@ -103,29 +103,29 @@ impl SimulatedNetwork {
     }
 
     /// When the next message arrives.
-    pub fn next_at(&self) -> Option<u64> {
+    pub(crate) fn next_at(&self) -> Option<u64> {
         self.queue.keys().next().map(|(at, _)| *at)
     }
 
     /// Parties that get a message until this time; the API is number 0.
-    pub fn receivers(&self, now: u64) -> impl Iterator<Item = usize> {
+    pub(crate) fn receivers(&self, now: u64) -> impl Iterator<Item = usize> {
         self.queue.range(..=(now, u64::MAX)).filter_map(|(_, delivery)| match delivery {
             Delivery::Request(..) => Some(0),
             Delivery::Part(id, _) | Delivery::Fail(id, _) => self.calls.get(id).map(|call| call.party),
         })
     }
 
-    pub fn call(&self, id: u64) -> Option<&Call> {
+    pub(crate) fn call(&self, id: u64) -> Option<&Call> {
         self.calls.get(&id)
     }
 
-    pub fn open_watches(&self) -> impl Iterator<Item = (u64, &Call)> {
+    pub(crate) fn open_watches(&self) -> impl Iterator<Item = (u64, &Call)> {
         let open = |call: &&Call| call.frames.as_ref().is_some_and(|frames| !frames.is_closed());
         self.calls.iter().filter(move |(_, call)| open(call)).map(|(id, call)| (*id, call))
     }
 
     /// A party sent a request.
-    pub fn send(&mut self, now: u64, sent: SentRequest, names: &[String], story: &mut Story) -> u64 {
+    pub(crate) fn send(&mut self, now: u64, sent: SentRequest, names: &[String], story: &mut Story) -> u64 {
         self.next_call += 1;
         let id = self.next_call;
         let name = &names[sent.party];
@@ -224,7 +224,7 @@ impl SimulatedNetwork {
     }
 
     /// The API sent a part of a response.
-    pub fn respond(&mut self, now: u64, id: u64, part: ResponsePart) {
+    pub(crate) fn respond(&mut self, now: u64, id: u64, part: ResponsePart) {
         let Some(call) = self.calls.get(&id).filter(|call| !call.is_broken) else { return };
         if call.loses_response {
             let at = now + 20 + self.random.below(2_000) as u64;
@@ -246,7 +246,7 @@ impl SimulatedNetwork {
     }
 
     /// Delivers what is due: responses to parties; requests to `api`, which returns its task, or `None` while it is down.
-    pub fn deliver(
+    pub(crate) fn deliver(
         &mut self,
         now: u64,
         names: &[String],
@@ -300,7 +300,7 @@ impl SimulatedNetwork {
     }
 
     /// Ends a connection.
-    pub fn fail(&mut self, now: u64, id: u64, why: &'static str, names: &[String], story: &mut Story) {
+    pub(crate) fn fail(&mut self, now: u64, id: u64, why: &'static str, names: &[String], story: &mut Story) {
         let Some(call) = self.calls.remove(&id) else { return };
         story.note(now, &names[call.party], format_args!("#{id} failed: {why}"));
         if let Some(reply) = call.reply {
@@ -315,7 +315,7 @@ impl SimulatedNetwork {
     }
 
     /// Watches whose client has gone end at the API, too.
-    pub fn sweep(&mut self) {
+    pub(crate) fn sweep(&mut self) {
         let gone = |call: &Call| call.frames.as_ref().is_some_and(mpsc::UnboundedSender::is_closed);
         let gone: Vec<u64> = self.calls.iter().filter(|(_, call)| gone(call)).map(|(id, _)| *id).collect();
         for id in gone {
@@ -326,7 +326,7 @@ impl SimulatedNetwork {
     }
 
     /// The API crashed: its connections end after a while.
-    pub fn api_crashed(&mut self, now: u64) {
+    pub(crate) fn api_crashed(&mut self, now: u64) {
         let open: Vec<u64> =
             self.calls.iter().filter(|(_, call)| call.task.is_some()).map(|(id, _)| *id).collect();
         for id in open {
@@ -336,7 +336,7 @@ impl SimulatedNetwork {
     }
 
     /// Cuts a random watch.
-    pub fn cut_watch(&mut self, now: u64, names: &[String], story: &mut Story) {
+    pub(crate) fn cut_watch(&mut self, now: u64, names: &[String], story: &mut Story) {
         let open: Vec<u64> = self.open_watches().map(|(id, _)| id).collect();
         if let Some(id) = self.random.pick(&open).copied() {
             *self.counts.entry("watch cut").or_default() += 1;
@@ -345,12 +345,12 @@ impl SimulatedNetwork {
     }
 
     /// Cuts one or both directions between a party and the API.
-    pub fn partition(&mut self, party: usize, to_api_until: u64, from_api_until: u64) {
+    pub(crate) fn partition(&mut self, party: usize, to_api_until: u64, from_api_until: u64) {
         *self.counts.entry("partition").or_default() += 1;
         self.partitions.insert(party, Partition { to_api_until, from_api_until });
     }
 
-    pub fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) {
         self.is_faulty = false;
         self.partitions.clear();
     }

@@ -48,14 +48,14 @@ use crate::network::ResponsePart;
 use crate::time::PausedRuntime;
 
 /// Cluster IPs.
-pub const SERVICE_RANGE: &str = "10.96.0.0/16";
+pub(crate) const SERVICE_RANGE: &str = "10.96.0.0/16";
 const LEASES: &str = "kube-system";
 
 /// What the API sent: the call, and a part of its response.
 type FromApi = Arc<Mutex<VecDeque<(u64, ResponsePart)>>>;
 
 /// The API while it runs.
-pub struct ApiProcess {
+pub(crate) struct ApiProcess {
     pub api: Api,
     responses: FromApi,
     /// A sync failed: the process would have aborted.
@@ -65,7 +65,7 @@ pub struct ApiProcess {
 
 impl ApiProcess {
     /// Opens the store on its disk. Fails if the machine stops meanwhile, or if the store is damaged, which the text says.
-    pub fn start(runtime: &PausedRuntime, disk: &FaultyDisk, random: Random) -> Result<Self, String> {
+    pub(crate) fn start(runtime: &PausedRuntime, disk: &FaultyDisk, random: Random) -> Result<Self, String> {
         let has_aborted = Arc::new(AtomicBool::new(false));
         let aborted = has_aborted.clone();
         let options = EngineOptions {
@@ -94,7 +94,7 @@ impl ApiProcess {
     }
 
     /// Handles a request in a task of its own.
-    pub fn serve(&self, runtime: &PausedRuntime, id: u64, request: Request<Bytes>) -> AbortHandle {
+    pub(crate) fn serve(&self, runtime: &PausedRuntime, id: u64, request: Request<Bytes>) -> AbortHandle {
         let (api, responses) = (self.api.clone(), self.responses.clone());
         let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
         let task = runtime.handle().spawn(async move {
@@ -117,24 +117,24 @@ impl ApiProcess {
         task.abort_handle()
     }
 
-    pub fn take_response(&self) -> Option<(u64, ResponsePart)> {
+    pub(crate) fn take_response(&self) -> Option<(u64, ResponsePart)> {
         self.responses.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 }
 
-pub fn service_range() -> IpNet {
+pub(crate) fn service_range() -> IpNet {
     SERVICE_RANGE.parse().expect("a CIDR")
 }
 
 /// A controller manager while it runs.
-pub struct ControllerProcess {
+pub(crate) struct ControllerProcess {
     /// Whether it leads.
     pub leading: watch::Receiver<bool>,
     pub ledger: SharedLedger,
 }
 
 /// A controller manager: the controllers of `zoneward up`, several of them, of which one leads.
-pub fn start_controller(
+pub(crate) fn start_controller(
     runtime: &PausedRuntime,
     link: &Link,
     name: &str,
@@ -211,13 +211,13 @@ impl Machine {
     }
 }
 
-pub fn node_settings() -> NodeSettings {
+pub(crate) fn node_settings() -> NodeSettings {
     let configuration = Configuration { mode: "nftables".to_owned(), ..Configuration::default() };
     resolve(configuration, false).expect("the default configuration").0
 }
 
 /// A node proxy on its machine. Returns what it counts.
-pub fn start_node(
+pub(crate) fn start_node(
     runtime: &PausedRuntime,
     link: &Link,
     machine: &Machine,

@@ -11,7 +11,7 @@ use plan::slices::TriggerTimes;
 
 use crate::violation::BrokenInvariant;
 
-pub fn check(snapshot: &Snapshot, planner: &Planner) -> Result<(), BrokenInvariant> {
+pub(crate) fn check(snapshot: &Snapshot, planner: &Planner) -> Result<(), BrokenInvariant> {
     let acks = NodeAcks { reached: snapshot.nodes().len(), ..NodeAcks::default() };
     for (service, stored) in snapshot.services() {
         let wanted = expected(snapshot, planner, service, stored, &acks);
@@ -46,7 +46,7 @@ fn expected(
 }
 
 /// The planner of the simulated controllers.
-pub fn planner(snapshot: &Snapshot, drains: ZoneDrains) -> Planner {
+pub(crate) fn planner(snapshot: &Snapshot, drains: ZoneDrains) -> Planner {
     let mut planner = Planner::new(snapshot, PlanningConfig::without_flags());
     planner.drains = Some(drains);
     planner

@@ -21,7 +21,7 @@ const SLOT: f64 = 1.01 / 256.0;
 type Checked = Result<(), BrokenInvariant>;
 
 /// Checks the Services of a snapshot that spill.
-pub fn check(snapshot: &Snapshot, machines: &[Machine]) -> Checked {
+pub(crate) fn check(snapshot: &Snapshot, machines: &[Machine]) -> Checked {
     for (service, slices) in snapshot.services() {
         if let Some(demand) = demand(slices) {
             check_service(snapshot, service, slices, &demand, machines)?;

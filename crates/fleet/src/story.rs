@@ -7,7 +7,7 @@ use std::fmt;
 const KEPT: usize = 400;
 
 #[derive(Debug, Default)]
-pub struct Story {
+pub(crate) struct Story {
     hash: u64,
     events: u64,
     lines: VecDeque<String>,
@@ -17,7 +17,7 @@ pub struct Story {
 
 impl Story {
     /// Adds an event of a party at a simulated millisecond.
-    pub fn note(&mut self, now: u64, party: &str, event: fmt::Arguments<'_>) {
+    pub(crate) fn note(&mut self, now: u64, party: &str, event: fmt::Arguments<'_>) {
         let line = format!("{:>9.3} {party:<12} {event}", now as f64 / 1_000.0);
         // FNV-1a.
         let start = if self.events == 0 { 0xcbf2_9ce4_8422_2325 } else { self.hash };
@@ -34,16 +34,16 @@ impl Story {
     }
 
     /// The hash of all events: equal in two runs of a seed.
-    pub fn hash(&self) -> u64 {
+    pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 
-    pub fn events(&self) -> u64 {
+    pub(crate) fn events(&self) -> u64 {
         self.events
     }
 
     /// The last events.
-    pub fn last(&self, lines: usize) -> Vec<String> {
+    pub(crate) fn last(&self, lines: usize) -> Vec<String> {
         self.lines.iter().skip(self.lines.len().saturating_sub(lines)).cloned().collect()
     }
 }

@@ -10,10 +10,10 @@ use model::Timestamp;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 /// The wall time at the start of every simulation: 2027-01-15.
-pub const START: Duration = Duration::from_secs(1_800_000_000);
+pub(crate) const START: Duration = Duration::from_secs(1_800_000_000);
 
 /// The wall time of a clock that is right.
-pub fn wall_time(now: u64) -> Timestamp {
+pub(crate) fn wall_time(now: u64) -> Timestamp {
     Timestamp::from_seconds((START + Duration::from_millis(now)).as_secs() as i64)
 }
 
@@ -64,7 +64,7 @@ impl TimeSource for PausedTime {
 }
 
 /// A runtime on its own paused time.
-pub struct PausedRuntime {
+pub(crate) struct PausedRuntime {
     runtime: Runtime,
     time: Arc<PausedTime>,
     /// Simulated time of the start, and local milliseconds since.
@@ -76,7 +76,7 @@ pub struct PausedRuntime {
 
 impl PausedRuntime {
     /// Starts at simulated millisecond `now`; its wall clock is `wall_offset` seconds off.
-    pub fn start(now: u64, rate: u64, wall_offset: i64) -> Self {
+    pub(crate) fn start(now: u64, rate: u64, wall_offset: i64) -> Self {
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
         let runtime = runtime.expect("a runtime without I/O needs nothing of the system");
         let base = runtime.block_on(async { tokio::time::Instant::now().into_std() });
@@ -91,21 +91,21 @@ impl PausedRuntime {
         Self { runtime, time, started: now, elapsed: 0, rate }
     }
 
-    pub fn clock(&self) -> Clock {
+    pub(crate) fn clock(&self) -> Clock {
         Clock::of(self.time.clone())
     }
 
-    pub fn handle(&self) -> &Handle {
+    pub(crate) fn handle(&self) -> &Handle {
         self.runtime.handle()
     }
 
     /// Runs a future to its end at the current time, if nothing in it waits for long.
-    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.runtime.block_on(future)
     }
 
     /// Runs everything that is due until simulated millisecond `now`.
-    pub fn run_until(&mut self, now: u64) {
+    pub(crate) fn run_until(&mut self, now: u64) {
         let local = (now - self.started) * self.rate / 1_000;
         if local > self.elapsed {
             self.elapsed = local;
@@ -116,12 +116,12 @@ impl PausedRuntime {
     }
 
     /// Whether a task of this party ran without end at one time; it was stopped.
-    pub fn has_spun(&self) -> bool {
+    pub(crate) fn has_spun(&self) -> bool {
         self.time.spins()
     }
 
     /// The administrator, or NTP, sets the wall clock.
-    pub fn jump_wall(&self, seconds: i64) {
+    pub(crate) fn jump_wall(&self, seconds: i64) {
         let mut wall = self.time.wall.lock().unwrap_or_else(PoisonError::into_inner);
         let shift = Duration::from_secs(seconds.unsigned_abs());
         *wall = if seconds < 0 { *wall - shift } else { *wall + shift };

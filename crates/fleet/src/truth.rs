@@ -34,7 +34,7 @@ struct CommittedChange {
 
 /// Versions of a Service and of its slices, as a node may have seen them.
 #[derive(Default)]
-pub struct ServiceVersions {
+pub(crate) struct ServiceVersions {
     pub services: Vec<Service>,
     pub slices: Vec<Vec<Slice>>,
     /// The revision of the change after which the slices were these.
@@ -44,7 +44,7 @@ pub struct ServiceVersions {
 }
 
 #[derive(Default)]
-pub struct Truth {
+pub(crate) struct Truth {
     changes: Vec<CommittedChange>,
     watchers: Vec<(u16, Watcher)>,
     /// The newest revision of each object, deleted ones included.
@@ -102,12 +102,12 @@ fn hash(bytes: &[u8]) -> u64 {
 
 impl Truth {
     /// The newest revision.
-    pub fn revision(&self) -> u64 {
+    pub(crate) fn revision(&self) -> u64 {
         self.changes.len() as u64
     }
 
     /// The API started: its log must continue what was committed before.
-    pub fn reopen(&mut self, engine: &Engine) -> Checked {
+    pub(crate) fn reopen(&mut self, engine: &Engine) -> Checked {
         self.watchers.clear();
         let revision = engine.revision().0;
         if revision < self.revision() {
@@ -129,12 +129,12 @@ impl Truth {
     }
 
     /// The API is down.
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.watchers.clear();
     }
 
     /// Reads what was committed since the last call.
-    pub fn read(&mut self) -> Checked {
+    pub(crate) fn read(&mut self) -> Checked {
         let mut events: Vec<Arc<WatchEvent>> = Vec::new();
         for (_, watcher) in &mut self.watchers {
             loop {
@@ -334,31 +334,31 @@ impl Truth {
     }
 
     /// Whether the addresses of a Service were never those of another one.
-    pub fn has_own_addresses(&self, service: &str) -> bool {
+    pub(crate) fn has_own_addresses(&self, service: &str) -> bool {
         !self.frontends.values().any(|services| services.len() > 1 && services.contains(service))
     }
 
     /// Whether a Service exists, was never deleted, and its addresses were never those of another one.
-    pub fn is_constant(&self, service: &str) -> bool {
+    pub(crate) fn is_constant(&self, service: &str) -> bool {
         self.cluster_ips.contains_key(service)
             && !self.deleted_services.contains(service)
             && self.has_own_addresses(service)
     }
 
     /// Whether an address was ever an endpoint of a Service.
-    pub fn was_endpoint(&self, service: &str, address: SocketAddr) -> bool {
+    pub(crate) fn was_endpoint(&self, service: &str, address: SocketAddr) -> bool {
         self.endpoints.get(service).is_some_and(|known| known.contains(&address))
     }
 
     /// The zones in which the Pods of an address were.
-    pub fn zones_of(&self, address: IpAddr) -> BTreeSet<String> {
+    pub(crate) fn zones_of(&self, address: IpAddr) -> BTreeSet<String> {
         let nodes = self.pod_nodes.get(&address).into_iter().flatten();
         let versions = nodes.filter_map(|node| self.nodes.get(node)).flatten();
         versions.filter_map(|node| node.zone.as_ref().map(ToString::to_string)).collect()
     }
 
     /// A successful response to a write: invariants 1 and 3.
-    pub fn acknowledged(&self, line: &str, sent: &Value, response: &Value) -> Checked {
+    pub(crate) fn acknowledged(&self, line: &str, sent: &Value, response: &Value) -> Checked {
         let meta = &response["metadata"];
         let revision =
             |meta: &Value| meta["resourceVersion"].as_str().and_then(|text| text.parse::<u64>().ok());
@@ -395,7 +395,7 @@ impl Truth {
     }
 
     /// Whether a kind changed after one revision and before another.
-    pub fn changed_between(
+    pub(crate) fn changed_between(
         &self,
         kind: u16,
         namespace: Option<&str>,

@@ -15,7 +15,7 @@ struct UdpPort {
 
 /// UDP ports of Services; a Service has one at most.
 #[derive(Default)]
-pub struct UdpHistory {
+pub(crate) struct UdpHistory {
     ports: BTreeMap<String, UdpPort>,
     /// Frontends and endpoints that were missing once after they had been there.
     lost_frontends: BTreeSet<SocketAddr>,
@@ -25,7 +25,7 @@ pub struct UdpHistory {
 }
 
 impl UdpHistory {
-    pub fn service(&mut self, name: &str, service: &Service, is_deletion: bool) {
+    pub(crate) fn service(&mut self, name: &str, service: &Service, is_deletion: bool) {
         let ip = service.cluster_ips.addresses().first().copied().filter(|_| !is_deletion);
         let port = service.ports.iter().find(|port| port.protocol == Protocol::Udp);
         let frontend = ip.zip(port).map(|(ip, port)| SocketAddr::new(ip, port.port));
@@ -40,7 +40,7 @@ impl UdpHistory {
     }
 
     /// All slices of a Service after a change of one.
-    pub fn slices(&mut self, service: &str, slices: &[Slice]) {
+    pub(crate) fn slices(&mut self, service: &str, slices: &[Slice]) {
         let mut serving = BTreeSet::new();
         for slice in slices {
             let ports = slice.content.ports.iter().filter(|port| port.protocol == Protocol::Udp);
@@ -57,7 +57,7 @@ impl UdpHistory {
     }
 
     /// Whether an address was the frontend of one Service all the time, and an endpoint served it all the time.
-    pub fn always_served(&self, frontend: SocketAddr, endpoint: SocketAddr) -> bool {
+    pub(crate) fn always_served(&self, frontend: SocketAddr, endpoint: SocketAddr) -> bool {
         let Some(owners) = self.owners.get(&frontend).filter(|owners| owners.len() == 1) else {
             return false;
         };
@@ -69,7 +69,7 @@ impl UdpHistory {
     }
 
     /// The endpoints that serve a frontend now; `None` if no Service has it.
-    pub fn serving(&self, frontend: SocketAddr) -> Option<&BTreeSet<SocketAddr>> {
+    pub(crate) fn serving(&self, frontend: SocketAddr) -> Option<&BTreeSet<SocketAddr>> {
         self.ports.values().find(|port| port.frontend == Some(frontend)).map(|port| &port.serving)
     }
 }

@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use crate::link::LinkBody;
 
 /// An annotation of a version that does not exist yet.
-pub const FUTURE: &str = "zoneward.dev/future";
+pub(crate) const FUTURE: &str = "zoneward.dev/future";
 
 /// The version of a controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ControllerVersion {
+pub(crate) enum ControllerVersion {
     #[default]
     This,
     Older,
@@ -26,12 +26,12 @@ pub enum ControllerVersion {
 }
 
 impl ControllerVersion {
-    pub fn drawn(random: &mut Random) -> Self {
+    pub(crate) fn drawn(random: &mut Random) -> Self {
         [Self::This, Self::Older, Self::Newer][random.below(3)]
     }
 
     /// What the API answers to an older version itself, which asks for no ZoneDrain.
-    pub fn response(self, request: &Request<Bytes>) -> Option<Response<LinkBody>> {
+    pub(crate) fn response(self, request: &Request<Bytes>) -> Option<Response<LinkBody>> {
         if self != Self::Older || !request.uri().path().contains("/zonedrains") {
             return None;
         }
@@ -43,7 +43,7 @@ impl ControllerVersion {
     }
 
     /// The request as this version would send it.
-    pub fn rewrite(self, request: Request<Bytes>) -> Request<Bytes> {
+    pub(crate) fn rewrite(self, request: Request<Bytes>) -> Request<Bytes> {
         let writes = [Method::POST, Method::PUT].contains(request.method());
         if self != Self::Newer || !writes || !request.uri().path().contains("/endpointslices") {
             return request;

@@ -90,14 +90,14 @@ struct WatchPosition {
 
 /// The watches that are open, by call.
 #[derive(Default)]
-pub struct WatchChecker {
+pub(crate) struct WatchChecker {
     open: BTreeMap<u64, WatchPosition>,
     pub events: u64,
 }
 
 impl WatchChecker {
     /// A watch starts; its request is `GET /apis/...?watch=true&...`.
-    pub fn start(&mut self, id: u64, line: &str) {
+    pub(crate) fn start(&mut self, id: u64, line: &str) {
         let Some((path, query)) = line.strip_prefix("GET ").and_then(|line| line.split_once('?')) else {
             return;
         };
@@ -120,16 +120,16 @@ impl WatchChecker {
         );
     }
 
-    pub fn end(&mut self, id: u64) {
+    pub(crate) fn end(&mut self, id: u64) {
         self.open.remove(&id);
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.open.clear();
     }
 
     /// The API sent a frame.
-    pub fn frame(&mut self, id: u64, bytes: &[u8], truth: &Truth) -> Result<(), BrokenInvariant> {
+    pub(crate) fn frame(&mut self, id: u64, bytes: &[u8], truth: &Truth) -> Result<(), BrokenInvariant> {
         let Some(watch) = self.open.get_mut(&id) else { return Ok(()) };
         let mut unread = std::mem::take(&mut watch.unread);
         unread.extend_from_slice(bytes);

@@ -20,7 +20,7 @@ use policies::PolicyUsers;
 const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
 /// The UDP port of Services that have one.
-pub const UDP_PORT: u16 = 53;
+pub(crate) const UDP_PORT: u16 = 53;
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// A change that is retried until it is done.
@@ -59,7 +59,7 @@ struct ModelPod {
     is_ready: bool,
 }
 
-pub struct Workload {
+pub(crate) struct Workload {
     random: Random,
     link: Link,
     objects: BTreeMap<String, ObjectActions>,
@@ -82,7 +82,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    pub fn new(options: &Options, link: Link, nodes: Vec<(String, String)>, random: Random) -> Self {
+    pub(crate) fn new(options: &Options, link: Link, nodes: Vec<(String, String)>, random: Random) -> Self {
         let mut workload = Self::without_objects(options, link, &nodes, random);
         workload.create_nodes(options, &nodes);
         (0..options.services).for_each(|number| workload.create_service(number));
@@ -91,7 +91,7 @@ impl Workload {
     }
 
     /// Users who create these objects and change nothing.
-    pub fn of_objects(options: &Options, link: Link, objects: Vec<UserObject>) -> Self {
+    pub(crate) fn of_objects(options: &Options, link: Link, objects: Vec<UserObject>) -> Self {
         let mut workload = Self::without_objects(options, link, &[], Random::seeded(options.seed));
         for UserObject { collection, body, status } in objects {
             let path = format!("{collection}/{}", body["metadata"]["name"].as_str().unwrap_or_default());
@@ -155,17 +155,17 @@ impl Workload {
     }
 
     /// Whether everything that was wanted is done.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.objects.values().all(|object| object.queue.is_empty())
     }
 
     /// When the next thing is to be done.
-    pub fn next_at(&self) -> u64 {
+    pub(crate) fn next_at(&self) -> u64 {
         if self.is_active { self.next_at.min(self.policies.next_at()) } else { u64::MAX }
     }
 
     /// Takes responses, sends what is due, and decides on something new.
-    pub fn step(&mut self, now: u64) {
+    pub(crate) fn step(&mut self, now: u64) {
         if self.is_active && now >= self.next_at {
             self.next_at = now + 1 + self.random.below(2 * self.action_ms as usize) as u64;
             self.act();
@@ -235,7 +235,7 @@ impl Workload {
     }
 
     /// The last change is often a rare one, with no later change that would repair what it broke.
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.is_active = false;
         match self.random.below(4) {
             0 => self.move_node(),

@@ -1,5 +1,7 @@
 //! The controller of the Gateway API on the embedded API: the statuses of the conformance cases, and what it writes when.
 
+#![allow(unreachable_pub)]
+
 #[path = "../../plan/tests/gateway_api/statuses.rs"]
 mod statuses;
 #[path = "gateway_api/world.rs"]

@@ -23,7 +23,7 @@ const INTEREST: Duration = Duration::from_secs(15);
 
 /// The log; clones share it.
 #[derive(Clone)]
-pub struct ConnectionLog {
+pub(crate) struct ConnectionLog {
     state: Arc<Mutex<LogState>>,
     clock: Clock,
 }
@@ -52,7 +52,7 @@ struct NewConnection {
 }
 
 impl ConnectionLog {
-    pub fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: Clock) -> Self {
         Self { state: Arc::default(), clock }
     }
 
@@ -61,7 +61,7 @@ impl ConnectionLog {
     }
 
     /// The page: connections with a number of at least `after`.
-    pub fn page(&self, query: &str) -> AdminPage {
+    pub(crate) fn page(&self, query: &str) -> AdminPage {
         let after = query.split('&').find_map(|pair| pair.strip_prefix("after="));
         let after = match after.map(str::parse::<u64>) {
             None => None,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Written before the kernel gets objects that the snapshot does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ChangeMark {
+pub(crate) struct ChangeMark {
     /// A reboot empties the kernel, and what restores saved rules restores old ones.
     pub boot_id: String,
     /// The number of the first snapshot that has these objects.
@@ -20,7 +20,7 @@ pub struct ChangeMark {
 
 /// What is served until the API answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OfflineStart {
+pub(crate) enum OfflineStart {
     /// The kernel's rules, unchanged.
     Kernel,
     /// The objects of the snapshot.
@@ -28,7 +28,7 @@ pub enum OfflineStart {
 }
 
 /// Decides by the number of the snapshot, the last mark, and what the kernel holds.
-pub fn offline_start(
+pub(crate) fn offline_start(
     snapshot: u64,
     mark: Option<&ChangeMark>,
     boot_id: &str,

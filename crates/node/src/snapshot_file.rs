@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// Time for the API to answer before the file is used.
-pub const API_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const API_TIMEOUT: Duration = Duration::from_secs(10);
 /// Minimum interval between writes, and what each megabyte adds: a large file is not written for every change.
 const MIN_INTERVAL: Duration = Duration::from_secs(2);
 const PER_MEGABYTE: Duration = Duration::from_secs(1);
@@ -100,7 +100,7 @@ struct StoredSequence {
 }
 
 /// A stored snapshot.
-pub struct LoadedSnapshot {
+pub(crate) struct LoadedSnapshot {
     pub saved_at: Timestamp,
     /// The objects as the events of complete lists.
     pub events: Vec<InformerEvent>,
@@ -108,7 +108,7 @@ pub struct LoadedSnapshot {
 }
 
 /// Follows the watches and keeps the file up to date.
-pub struct SnapshotFile {
+pub(crate) struct SnapshotFile {
     path: PathBuf,
     kinds: Vec<ObjectKind>,
     objects: BTreeMap<Key, StoredContent>,
@@ -128,7 +128,7 @@ pub struct SnapshotFile {
 }
 
 impl SnapshotFile {
-    pub fn new(path: &Path, kinds: Vec<ObjectKind>) -> Self {
+    pub(crate) fn new(path: &Path, kinds: Vec<ObjectKind>) -> Self {
         let (objects, listing, listed) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         let found_mark: Option<ChangeMark> =
             fs::read(mark_path(path)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -153,12 +153,12 @@ impl SnapshotFile {
     }
 
     /// Whether the API has listed no kind yet.
-    pub fn is_unheard(&self) -> bool {
+    pub(crate) fn is_unheard(&self) -> bool {
         self.listed.is_empty()
     }
 
     /// Notes an event of the API.
-    pub fn observe(&mut self, event: &InformerEvent) {
+    pub(crate) fn observe(&mut self, event: &InformerEvent) {
         let key = |kind: ObjectKind, object: &WatchedObject| {
             (kind, object.namespace().to_owned(), object.name().to_owned())
         };
@@ -195,7 +195,7 @@ impl SnapshotFile {
 
     /// Notes that the kernel is about to get objects that the file does not have. The note has to survive this process,
     /// not the machine: it is not synced.
-    pub fn mark(&mut self) -> io::Result<()> {
+    pub(crate) fn mark(&mut self) -> io::Result<()> {
         if !self.is_changed || self.is_marked {
             return Ok(());
         }
@@ -206,7 +206,7 @@ impl SnapshotFile {
     }
 
     /// The content to write, if it is due: the path, and the bytes.
-    pub fn due(&mut self, now: Instant, time: Timestamp) -> Option<(PathBuf, Vec<u8>)> {
+    pub(crate) fn due(&mut self, now: Instant, time: Timestamp) -> Option<(PathBuf, Vec<u8>)> {
         let is_early = self.written_at.is_some_and(|at| now.saturating_duration_since(at) < self.interval);
         if is_early || !self.is_due() {
             return None;
@@ -222,17 +222,17 @@ impl SnapshotFile {
     }
 
     /// When the next write is due; `None` if there is nothing to write.
-    pub fn due_at(&self) -> Option<Instant> {
+    pub(crate) fn due_at(&self) -> Option<Instant> {
         self.written_at.filter(|_| self.is_due()).map(|at| at + self.interval)
     }
 
     /// What is served while the API is away, given whether the kernel holds rules.
-    pub fn offline_start(&self, loaded: &LoadedSnapshot, kernel_has_rules: bool) -> OfflineStart {
+    pub(crate) fn offline_start(&self, loaded: &LoadedSnapshot, kernel_has_rules: bool) -> OfflineStart {
         offline_start(loaded.sequence, self.found_mark.as_ref(), &self.boot_id, kernel_has_rules)
     }
 
     /// The stored objects. `None` without a usable file.
-    pub fn load(&self) -> Option<LoadedSnapshot> {
+    pub(crate) fn load(&self) -> Option<LoadedSnapshot> {
         let stored: Stored = serde_json::from_slice(&fs::read(&self.path).ok()?).ok()?;
         let mut events = Vec::new();
         for kind in &self.kinds {
@@ -253,7 +253,7 @@ impl SnapshotFile {
 }
 
 /// Notes that the file is current.
-pub fn touch(path: &Path, time: Timestamp) {
+pub(crate) fn touch(path: &Path, time: Timestamp) {
     // Without a file there is nothing to note, and one that is full or gone shows when it is written.
     if let Ok(file) = fs::OpenOptions::new().append(true).open(path) {
         let _ = file.set_modified(time.into());
@@ -261,14 +261,14 @@ pub fn touch(path: &Path, time: Timestamp) {
 }
 
 /// [`write()`], with a warning if it fails.
-pub fn write_logged(path: &Path, content: &[u8]) {
+pub(crate) fn write_logged(path: &Path, content: &[u8]) {
     if let Err(error) = write(path, content) {
         tracing::warn!(file = %path.display(), %error, "the snapshot was not written");
     }
 }
 
 /// Writes a new file for its owner alone, and renames it: a crash leaves the previous one.
-pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+pub(crate) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     replace(path, content, true)
 }
 

@@ -3,6 +3,7 @@
 //! The allocator of this test counts. The endpoints and clients here are plain sockets that keep nothing, so what is
 //! counted is the proxy's.
 
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
 #[path = "memory/allocations.rs"]

@@ -3,6 +3,8 @@
 //! Also what-if over 10,000 Services and a replay. Run it with `cargo xtask bench simulate`. `ZONEWARD_BENCH_SET=small`
 //! takes the small set alone, `ZONEWARD_BENCH_SET=what-if` no set at all.
 
+#![allow(unreachable_pub)]
+
 use std::hint::black_box;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;

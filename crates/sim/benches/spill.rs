@@ -7,6 +7,8 @@
 //! PreferSameZone with some seed.
 //! `cargo xtask bench spill -- plots` writes the plots of the concept page.
 
+#![allow(unreachable_pub)]
+
 #[path = "spill/plots.rs"]
 mod plots;
 

@@ -2,6 +2,8 @@
 //! watchers, what a large store costs in memory and time. `cargo xtask bench store`, or `-- PART...` for some parts.
 //! With ZONEWARD_BENCH_COUNT=1 only the phases whose instructions are counted run.
 
+#![allow(unreachable_pub)]
+
 #[path = "store/client.rs"]
 mod client;
 #[path = "store/etcd.rs"]

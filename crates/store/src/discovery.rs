@@ -31,7 +31,7 @@ pub fn version() -> Value {
 }
 
 /// The document of a path: empty, `api`, `apis`, `apis/GROUP`, `api/v1` or `apis/GROUP/VERSION`.
-pub fn document(path: &str, accept: &Accept) -> Result<Value, StatusError> {
+pub(crate) fn document(path: &str, accept: &Accept) -> Result<Value, StatusError> {
     let parts: Vec<&str> = path.split('/').collect();
     match parts.as_slice() {
         [""] => Ok(json!({"paths": paths()})),
@@ -70,7 +70,7 @@ fn groups() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
 }
 
 /// The paths of all groups, as `/api/v1` and `/apis/discovery.k8s.io/v1`.
-pub fn group_paths() -> Vec<String> {
+pub(crate) fn group_paths() -> Vec<String> {
     let path = |(group, version): (&str, &str)| match group {
         "" => format!("api/{version}"),
         group => format!("apis/{group}/{version}"),

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 
 #[derive(Clone, Debug)]
-pub struct EncodedObject {
+pub(crate) struct EncodedObject {
     json: Vec<u8>,
     /// The offset of the resourceVersion.
     position: usize,
@@ -13,7 +13,7 @@ pub struct EncodedObject {
 
 impl EncodedObject {
     /// Encodes an object of about `size` bytes; `None` if it has no field for a resourceVersion.
-    pub fn of(object: &Value, size: usize) -> Option<Self> {
+    pub(crate) fn of(object: &Value, size: usize) -> Option<Self> {
         let mut json = Vec::with_capacity(size);
         let mut position = None;
         write_members(object.as_object()?, &mut json, |name, value, json| {
@@ -33,7 +33,7 @@ impl EncodedObject {
     }
 
     /// The bytes with the resourceVersion.
-    pub fn finish(self, revision: u64) -> Bytes {
+    pub(crate) fn finish(self, revision: u64) -> Bytes {
         let version = revision.to_string();
         let mut json = Vec::with_capacity(self.json.len() + version.len());
         let (before, after) = self.json.split_at(self.position);

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 /// How a value differs from the one before; equal values have no diff.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JsonDiff {
+pub(crate) enum JsonDiff {
     /// All of it: there was no value, one of another type, or another scalar.
     Whole,
     /// An object, with its new and changed members; removed ones are left out.
@@ -17,7 +17,7 @@ pub enum JsonDiff {
 }
 
 impl JsonDiff {
-    pub fn between(old: &Value, new: &Value) -> Option<Self> {
+    pub(crate) fn between(old: &Value, new: &Value) -> Option<Self> {
         match (old, new) {
             (Value::Object(old), Value::Object(new)) => Self::of_members(old, new),
             (Value::Array(old), Value::Array(new)) => Self::of_items(old, new),
@@ -26,7 +26,7 @@ impl JsonDiff {
     }
 
     /// As [`JsonDiff::between`], if there may be no old value.
-    pub fn since(old: Option<&Value>, new: &Value) -> Option<Self> {
+    pub(crate) fn since(old: Option<&Value>, new: &Value) -> Option<Self> {
         old.map_or(Some(Self::Whole), |old| Self::between(old, new))
     }
 
@@ -56,7 +56,7 @@ impl JsonDiff {
         (old.len() != new.len() || !differing.is_empty()).then_some(Self::Items(differing))
     }
 
-    pub fn member(&self, name: &str) -> Option<&Self> {
+    pub(crate) fn member(&self, name: &str) -> Option<&Self> {
         match self {
             Self::Whole => Some(self),
             Self::Members(members) => members.get(name),
@@ -64,7 +64,7 @@ impl JsonDiff {
         }
     }
 
-    pub fn item(&self, at: usize) -> Option<&Self> {
+    pub(crate) fn item(&self, at: usize) -> Option<&Self> {
         match self {
             Self::Whole => Some(self),
             Self::Items(items) => items.get(&at),

@@ -8,17 +8,17 @@ use serde_json::{Map, Value, json};
 static NULL: Value = Value::Null;
 
 /// The value at a path such as `spec.type`; null if missing.
-pub fn at<'a>(object: &'a Value, path: &str) -> &'a Value {
+pub(crate) fn at<'a>(object: &'a Value, path: &str) -> &'a Value {
     path.split('.').try_fold(object, |value, name| value.get(name)).unwrap_or(&NULL)
 }
 
 /// A string field of `metadata`; empty if missing.
-pub fn text<'a>(object: &'a Value, name: &str) -> &'a str {
+pub(crate) fn text<'a>(object: &'a Value, name: &str) -> &'a str {
     object["metadata"][name].as_str().unwrap_or_default()
 }
 
 /// `metadata`, created if missing; `None` if the value is no object.
-pub fn metadata(object: &mut Value) -> Option<&mut Map<String, Value>> {
+pub(crate) fn metadata(object: &mut Value) -> Option<&mut Map<String, Value>> {
     let map = object.as_object_mut()?;
     let meta = map.entry("metadata").or_insert_with(|| json!({}));
     if !meta.is_object() {
@@ -28,21 +28,21 @@ pub fn metadata(object: &mut Value) -> Option<&mut Map<String, Value>> {
 }
 
 /// Sets a field of `metadata`.
-pub fn set(object: &mut Value, name: &str, value: impl Into<Value>) {
+pub(crate) fn set(object: &mut Value, name: &str, value: impl Into<Value>) {
     if let Some(meta) = metadata(object) {
         meta.insert(name.to_owned(), value.into());
     }
 }
 
 /// Removes a field of `metadata`.
-pub fn remove(object: &mut Value, name: &str) {
+pub(crate) fn remove(object: &mut Value, name: &str) {
     if let Some(meta) = metadata(object) {
         meta.remove(name);
     }
 }
 
 /// Sets a field of a nested object, which is created if missing.
-pub fn set_in(object: &mut Value, parent: &str, name: &str, value: impl Into<Value>) {
+pub(crate) fn set_in(object: &mut Value, parent: &str, name: &str, value: impl Into<Value>) {
     let Some(map) = object.as_object_mut() else { return };
     let below = map.entry(parent).or_insert_with(|| json!({}));
     if let Some(below) = below.as_object_mut() {
@@ -51,22 +51,22 @@ pub fn set_in(object: &mut Value, parent: &str, name: &str, value: impl Into<Val
 }
 
 /// A time as in objects: whole seconds, UTC.
-pub fn time(now: Timestamp) -> String {
+pub(crate) fn time(now: Timestamp) -> String {
     let whole = Timestamp::from_second(now.as_second()).unwrap_or(now);
     whole.to_string()
 }
 
-pub fn finalizers(object: &Value) -> Vec<&str> {
+pub(crate) fn finalizers(object: &Value) -> Vec<&str> {
     let list = object["metadata"]["finalizers"].as_array();
     list.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-pub fn is_deleting(object: &Value) -> bool {
+pub(crate) fn is_deleting(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
 /// Sets the server's fields of a new object.
-pub fn prepare_new(object: &mut Value, now: Timestamp, uid: String) {
+pub(crate) fn prepare_new(object: &mut Value, now: Timestamp, uid: String) {
     for name in
         ["resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"]
     {
@@ -77,7 +77,7 @@ pub fn prepare_new(object: &mut Value, now: Timestamp, uid: String) {
 }
 
 /// Keeps the server's fields in a new version. Name and uid are set only if missing; validation refuses changes.
-pub fn keep_server_fields(old: &Value, new: &mut Value) {
+pub(crate) fn keep_server_fields(old: &Value, new: &mut Value) {
     for name in ["name", "namespace", "uid", "generateName"] {
         if text(new, name).is_empty() && !text(old, name).is_empty() {
             set(new, name, old["metadata"][name].clone());
@@ -97,7 +97,7 @@ pub fn keep_server_fields(old: &Value, new: &mut Value) {
 }
 
 /// Increments the generation if anything but metadata and status changed, or if deletion starts.
-pub fn update_generation(old: &Value, new: &mut Value) {
+pub(crate) fn update_generation(old: &Value, new: &mut Value) {
     if old["metadata"]["generation"].is_null() {
         return;
     }
@@ -108,7 +108,7 @@ pub fn update_generation(old: &Value, new: &mut Value) {
 }
 
 /// Increments the generation, if there is one.
-pub fn increment_generation(old: &Value, new: &mut Value) {
+pub(crate) fn increment_generation(old: &Value, new: &mut Value) {
     if !old["metadata"]["generation"].is_null() {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
         set(new, "generation", generation.saturating_add(1));
@@ -127,7 +127,7 @@ fn has_same_content(old: &Value, new: &Value) -> bool {
 }
 
 /// Whether two objects are equal except for managedFields.
-pub fn has_same_fields(old: &Value, new: &Value) -> bool {
+pub(crate) fn has_same_fields(old: &Value, new: &Value) -> bool {
     fn is_same(old: &Value, new: &Value, name: &str, same: impl Fn(&Value, &Value) -> bool) -> bool {
         let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return old == new };
         let others = |members: &Map<String, Value>| members.len() - usize::from(members.contains_key(name));
@@ -142,7 +142,7 @@ pub fn has_same_fields(old: &Value, new: &Value) -> bool {
 }
 
 /// Removes empty fields of metadata, such as `labels: {}`, so that equal objects have equal bytes.
-pub fn remove_empty(object: &mut Value) {
+pub(crate) fn remove_empty(object: &mut Value) {
     let Some(meta) = metadata(object) else { return };
     meta.retain(|_, value| match value {
         Value::Null => false,
@@ -152,7 +152,7 @@ pub fn remove_empty(object: &mut Value) {
     });
 }
 
-pub fn set_resource_version(object: &mut Value, revision: u64) {
+pub(crate) fn set_resource_version(object: &mut Value, revision: u64) {
     set(object, "resourceVersion", revision.to_string());
 }
 

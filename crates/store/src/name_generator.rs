@@ -11,10 +11,10 @@ const MAX_NAME: usize = 63;
 
 /// The random source of an API. Not for secrets: tokens come from the operating system.
 #[derive(Clone, Debug)]
-pub struct NameGenerator(Arc<Mutex<Random>>);
+pub(crate) struct NameGenerator(Arc<Mutex<Random>>);
 
 impl NameGenerator {
-    pub fn new(random: Random) -> Self {
+    pub(crate) fn new(random: Random) -> Self {
         Self(Arc::new(Mutex::new(random)))
     }
 
@@ -24,13 +24,13 @@ impl NameGenerator {
     }
 
     /// `prefix` with a random suffix, truncated to the length of a name.
-    pub fn generate(&self, prefix: &str) -> String {
+    pub(crate) fn generate(&self, prefix: &str) -> String {
         let [number] = self.numbers();
         generated(prefix, number)
     }
 
     /// A random (version 4) UUID.
-    pub fn uid(&self) -> String {
+    pub(crate) fn uid(&self) -> String {
         let [high, low] = self.numbers();
         let high = high & !0xf000 | 0x4000;
         let low = low & !(0b11 << 62) | 0b10 << 62;
@@ -45,7 +45,7 @@ impl NameGenerator {
     }
 
     /// A random start for a search.
-    pub fn seed(&self) -> u64 {
+    pub(crate) fn seed(&self) -> u64 {
         let [number] = self.numbers();
         number
     }

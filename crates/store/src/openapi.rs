@@ -2,7 +2,7 @@
 //! validation, patch types). [`v2`] has the schemas only.
 
 mod gnostic;
-pub mod v2;
+pub(crate) mod v2;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ use crate::schema::{self, PREFIX};
 use crate::status::StatusError;
 
 /// The index, for an empty path, or the document of a group.
-pub fn document(path: &str) -> Result<Bytes, StatusError> {
+pub(crate) fn document(path: &str) -> Result<Bytes, StatusError> {
     if path.is_empty() {
         return Ok(Bytes::from(index().to_string()));
     }

@@ -8,7 +8,10 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 /// An object but for one member, and that member undecoded.
-pub fn all_but<'j>(json: &'j [u8], name: &str) -> Result<(Value, Option<&'j RawValue>), serde_json::Error> {
+pub(crate) fn all_but<'j>(
+    json: &'j [u8],
+    name: &str,
+) -> Result<(Value, Option<&'j RawValue>), serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_slice(json);
     let (members, left_out) = reader.deserialize_map(AllBut(name))?;
     reader.end()?;
@@ -16,7 +19,7 @@ pub fn all_but<'j>(json: &'j [u8], name: &str) -> Result<(Value, Option<&'j RawV
 }
 
 /// Whether undecoded JSON is this value.
-pub fn is_same(json: &RawValue, value: &Value) -> bool {
+pub(crate) fn is_same(json: &RawValue, value: &Value) -> bool {
     // The first difference is an error, which ends the decoding.
     Same(value).deserialize(&mut serde_json::Deserializer::from_str(json.get())).is_ok()
 }

@@ -17,7 +17,7 @@ const MAX_MOVES: usize = 50_000_000;
 
 /// The kind of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PatchKind {
+pub(crate) enum PatchKind {
     /// RFC 6902.
     Json,
     /// RFC 7386.
@@ -29,11 +29,11 @@ const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+jso
     application/strategic-merge-patch+json, application/apply-patch+yaml";
 
 /// The media type of server-side apply.
-pub const APPLY: &str = "application/apply-patch+yaml";
+pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 
 impl PatchKind {
     /// The patch kind of a content type.
-    pub fn of(content_type: &str, kind: &ResourceKind) -> Result<Self, StatusError> {
+    pub(crate) fn of(content_type: &str, kind: &ResourceKind) -> Result<Self, StatusError> {
         let media = content_type.split(';').next().unwrap_or_default().trim();
         match media {
             "application/json-patch+json" => Ok(Self::Json),
@@ -50,7 +50,7 @@ impl PatchKind {
 }
 
 /// The object after the patch.
-pub fn apply(
+pub(crate) fn apply(
     how: PatchKind,
     kind: &ResourceKind,
     object: &Value,

@@ -27,7 +27,7 @@ const MAX_DEPTH: usize = 32;
 
 /// Why a body cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProtobufError {
+pub(crate) enum ProtobufError {
     Malformed(String),
     /// The object would have more bytes as JSON than an object may have.
     TooLarge,
@@ -57,7 +57,7 @@ impl Bounds<'_> {
     }
 }
 
-pub fn object(content: &[u8]) -> Result<Value, ProtobufError> {
+pub(crate) fn object(content: &[u8]) -> Result<Value, ProtobufError> {
     let Envelope { api_version, kind, raw } = envelope(content).map_err(describe)?;
     let name = message_of(api_version, kind)
         .ok_or_else(|| format!("no kind {kind:?} is registered for version {api_version:?}"))?;

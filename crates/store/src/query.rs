@@ -19,11 +19,11 @@ use crate::status::{Cause, StatusError};
 
 /// The decoded parameters of a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct QueryParams(BTreeMap<String, String>);
+pub(crate) struct QueryParams(BTreeMap<String, String>);
 
 /// Options of a list or watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ListOptions {
+pub(crate) struct ListOptions {
     pub labels: LabelSelector,
     pub fields: FieldSelector,
     /// 0 for all.
@@ -42,7 +42,7 @@ pub struct ListOptions {
 
 /// The resourceVersion of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ListVersion {
+pub(crate) enum ListVersion {
     #[default]
     Newest,
     NotOlderThan(u64),
@@ -51,7 +51,7 @@ pub enum ListVersion {
 
 /// How unknown and duplicate fields are handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FieldValidation {
+pub(crate) enum FieldValidation {
     /// Drop them.
     Ignore,
     /// Drop them and warn.
@@ -63,14 +63,14 @@ pub enum FieldValidation {
 
 /// Options of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WriteOptions {
+pub(crate) struct WriteOptions {
     pub dry_run: bool,
     pub field_validation: FieldValidation,
 }
 
 impl QueryParams {
     /// Parses `a=b&c=d`; the first of duplicate keys counts.
-    pub fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut pairs = BTreeMap::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -80,15 +80,15 @@ impl QueryParams {
     }
 
     /// The value of a key, unless it is empty.
-    pub fn value(&self, key: &str) -> Option<&str> {
+    pub(crate) fn value(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    pub fn is_watch(&self) -> bool {
+    pub(crate) fn is_watch(&self) -> bool {
         self.flag("watch")
     }
 
-    pub fn flag(&self, key: &str) -> bool {
+    pub(crate) fn flag(&self, key: &str) -> bool {
         match self.0.get(key).map(String::as_str) {
             None => false,
             // As in Kubernetes, everything but 0 and false is true.
@@ -115,7 +115,7 @@ impl QueryParams {
     }
 
     /// The options of a list or watch of a kind.
-    pub fn list_options(&self, kind: &ResourceKind) -> Result<ListOptions, StatusError> {
+    pub(crate) fn list_options(&self, kind: &ResourceKind) -> Result<ListOptions, StatusError> {
         let labels = self.value("labelSelector").map_or(Ok(LabelSelector::default()), LabelSelector::parse);
         let fields = self
             .value("fieldSelector")
@@ -189,7 +189,7 @@ impl QueryParams {
     }
 
     /// The options of a write; `called` is their name in errors, such as `CreateOptions`.
-    pub fn write_options(&self, called: &str) -> Result<WriteOptions, StatusError> {
+    pub(crate) fn write_options(&self, called: &str) -> Result<WriteOptions, StatusError> {
         let mut causes = Vec::new();
         if called == "PatchOptions" && self.value("force").is_some() {
             let reason = "may not be specified for non-apply patch";
@@ -199,7 +199,7 @@ impl QueryParams {
     }
 
     /// The options of an apply, and whether it takes fields of other managers.
-    pub fn apply_options(&self) -> Result<(WriteOptions, bool), StatusError> {
+    pub(crate) fn apply_options(&self) -> Result<(WriteOptions, bool), StatusError> {
         let mut causes = Vec::new();
         if self.value("fieldManager").is_none_or(str::is_empty) {
             let reason = "is required for apply patch";
@@ -262,17 +262,17 @@ fn check_watch(wanted: Option<&str>, initial_events: bool, continued: bool) -> V
 }
 
 /// Maximum length of a field manager.
-pub const MAX_MANAGER: usize = 128;
+pub(crate) const MAX_MANAGER: usize = 128;
 
 /// The cause for an unsupported value of an option.
-pub fn unknown(option: &str, word: &str, known: &[&str]) -> Cause {
+pub(crate) fn unknown(option: &str, word: &str, known: &[&str]) -> Cause {
     let known: Vec<String> = known.iter().map(|word| format!("{word:?}")).collect();
     let reason = format!("{word:?}: supported values: {}", known.join(", "));
     Cause::new(FieldErrorType::NotSupported, option, reason)
 }
 
 /// Parses `dryRun`; returns causes for unsupported values.
-pub fn dry_run<'a>(words: impl IntoIterator<Item = &'a str>) -> (bool, Vec<Cause>) {
+pub(crate) fn dry_run<'a>(words: impl IntoIterator<Item = &'a str>) -> (bool, Vec<Cause>) {
     let words: Vec<&str> = words.into_iter().collect();
     let unsupported = words.iter().find(|word| **word != "All");
     let causes = unsupported.map(|word| unknown("dryRun", word, &["All"]));
@@ -280,7 +280,7 @@ pub fn dry_run<'a>(words: impl IntoIterator<Item = &'a str>) -> (bool, Vec<Cause
 }
 
 /// Percent-decodes; malformed escapes are kept.
-pub fn decode(text: &str) -> String {
+pub(crate) fn decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;

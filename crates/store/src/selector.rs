@@ -7,7 +7,7 @@ use crate::meta::at;
 
 /// A label selector; empty matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LabelSelector(Vec<Requirement>);
+pub(crate) struct LabelSelector(Vec<Requirement>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Requirement {
@@ -27,7 +27,7 @@ enum Operator {
 
 impl LabelSelector {
     /// Parses the parameter `labelSelector`.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let parts = split_outside_brackets(text)?;
         let wanted = parts.into_iter().filter(|part| !part.trim().is_empty());
         let read: Result<Vec<_>, _> = wanted.map(|part| requirement(part.trim())).collect();
@@ -35,7 +35,7 @@ impl LabelSelector {
     }
 
     /// Parses the selector of an object (`matchLabels`, `matchExpressions`).
-    pub fn of_object(selector: &Value) -> Result<Self, String> {
+    pub(crate) fn of_object(selector: &Value) -> Result<Self, String> {
         let mut requirements = Vec::new();
         for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
             let value = value.as_str().unwrap_or_default().to_owned();
@@ -58,11 +58,11 @@ impl LabelSelector {
     }
 
     /// Whether every object matches.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub fn matches(&self, object: &Value) -> bool {
+    pub(crate) fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
         self.0.iter().all(|requirement| requirement.holds(labels[&requirement.key].as_str()))
     }
@@ -164,7 +164,7 @@ fn is_word(text: &str, longest: usize) -> bool {
 
 /// A field selector; empty matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FieldSelector(Vec<FieldRequirement>);
+pub(crate) struct FieldSelector(Vec<FieldRequirement>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FieldRequirement {
@@ -175,7 +175,7 @@ struct FieldRequirement {
 
 impl FieldSelector {
     /// Parses the parameter `fieldSelector` over the selectable fields of a kind.
-    pub fn parse(text: &str, kind: &ResourceKind) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str, kind: &ResourceKind) -> Result<Self, String> {
         let mut requirements = Vec::new();
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let split = |(sign, negated)| part.split_once(sign).map(|(path, value)| (path, value, negated));
@@ -193,17 +193,17 @@ impl FieldSelector {
     }
 
     /// Adds a requirement of one name.
-    pub fn require_name(&mut self, name: &str) {
+    pub(crate) fn require_name(&mut self, name: &str) {
         let (path, value) = ("metadata.name".to_owned(), name.to_owned());
         self.0.push(FieldRequirement { path, value, negated: false });
     }
 
     /// Whether every object matches.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub fn matches(&self, object: &Value) -> bool {
+    pub(crate) fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|requirement| {
             let path = if requirement.path == "source" { "source.component" } else { &requirement.path };
             let found = match at(object, path) {

@@ -293,7 +293,7 @@ impl fmt::Display for StatusError {
 impl std::error::Error for StatusError {}
 
 /// The Status of a completed delete.
-pub fn deleted(kind: &ResourceKind, name: &str, uid: &Value) -> Value {
+pub(crate) fn deleted(kind: &ResourceKind, name: &str, uid: &Value) -> Value {
     let mut details = json!({"name": name, "kind": kind.plural, "uid": uid});
     if !kind.group.is_empty() {
         details["group"] = kind.group.into();

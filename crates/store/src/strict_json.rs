@@ -10,7 +10,7 @@ const MAX_DUPLICATES: usize = 100;
 
 /// A decoded value.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct StrictJson {
+pub(crate) struct StrictJson {
     pub value: Value,
     /// A message for each duplicate field: `duplicate field "spec.ports[0].port"`.
     pub duplicates: Vec<String>,
@@ -23,7 +23,7 @@ impl From<Value> for StrictJson {
 }
 
 impl StrictJson {
-    pub fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         let mut duplicates = Vec::new();
         let mut reader = serde_json::Deserializer::from_slice(bytes);
         let value =

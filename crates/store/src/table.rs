@@ -7,14 +7,14 @@ use crate::meta::at;
 
 /// How much of each object a row includes beside its cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IncludeObject {
+pub(crate) enum IncludeObject {
     None,
     Metadata,
     Object,
 }
 
 /// A table of stored objects; `list_meta` is the metadata of the list.
-pub fn table(
+pub(crate) fn table(
     kind: &ResourceKind,
     objects: &[Value],
     list_meta: Value,
@@ -63,7 +63,7 @@ fn cell(column: &Column, object: &Value, now: i64) -> Value {
 }
 
 /// The object reduced to its metadata.
-pub fn partial(object: &Value) -> Value {
+pub(crate) fn partial(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata",
         "apiVersion": "meta.k8s.io/v1",

@@ -4,6 +4,8 @@
 //!
 //! Files, and the tables in them, keep the locks of std: no other thread runs while one of those is held.
 
+#![allow(unreachable_pub)]
+
 #[allow(dead_code, unused_imports, reason = "the schedules use a part of the engine")]
 #[path = "../src"]
 mod source {

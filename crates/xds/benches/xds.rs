@@ -1,6 +1,7 @@
 //! Ten thousand routes and clusters: what rendering costs, how soon a real Envoy has everything, what one change costs,
 //! and how much memory a connected Envoy takes here.
 
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a bench")]
 
 #[path = "../tests/envoy/harness.rs"]

@@ -1,5 +1,6 @@
 //! The tests of the command line and its daemons, as one program: one link instead of 51.
 
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests: what cannot go on ends here")]
 
 #[path = "../../dataplane/tests/packetflow/addresses.rs"]

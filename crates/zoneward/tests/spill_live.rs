@@ -2,6 +2,7 @@
 //!
 //! As a program of its own it is what runs in the namespaces of the bench.
 
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
 #[path = "../benches/spill-live/agent.rs"]

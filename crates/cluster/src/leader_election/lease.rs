@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::election::{LeaseRecord, LeaseState};
 
 /// Malformed fields count as absent.
-pub fn parse(lease: &DynamicObject) -> LeaseState {
+pub(super) fn parse(lease: &DynamicObject) -> LeaseState {
     let spec = &lease.data["spec"];
     let seconds = spec["leaseDurationSeconds"].as_u64().filter(|seconds| *seconds > 0);
     LeaseState {
@@ -21,7 +21,7 @@ pub fn parse(lease: &DynamicObject) -> LeaseState {
 }
 
 /// Writes a record into the JSON of a Lease.
-pub fn render(record: &LeaseRecord, wall: Timestamp, lease: &mut Value) {
+pub(super) fn render(record: &LeaseRecord, wall: Timestamp, lease: &mut Value) {
     let time = wall.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
     if !lease["spec"].is_object() {
         lease["spec"] = Value::Object(Map::new());

@@ -25,7 +25,7 @@ pub(super) struct AddressWriter {
 }
 
 impl AddressWriter {
-    pub fn new(client: Client, clock: Clock) -> Self {
+    pub(super) fn new(client: Client, clock: Clock) -> Self {
         Self { client, clock }
     }
 
@@ -33,7 +33,7 @@ impl AddressWriter {
         Api::all_with(self.client.clone(), &kind.resource())
     }
 
-    pub async fn create_default(&self, ranges: &[IpNet]) -> Result<()> {
+    pub(super) async fn create_default(&self, ranges: &[IpNet]) -> Result<()> {
         let mut cidr = DynamicObject::new(DEFAULT_NAME, &ObjectKind::ServiceCidr.resource());
         cidr.data = json!({"spec": {"cidrs": texts(ranges)}});
         match self.all(ObjectKind::ServiceCidr).create(&PostParams::default(), &cidr).await {
@@ -42,7 +42,7 @@ impl AddressWriter {
         }
     }
 
-    pub async fn upgrade_default(&self, ranges: &[IpNet]) -> Result<()> {
+    pub(super) async fn upgrade_default(&self, ranges: &[IpNet]) -> Result<()> {
         let change = json!({"spec": {"cidrs": texts(ranges)}});
         let api = self.all(ObjectKind::ServiceCidr);
         let patched = api.patch(DEFAULT_NAME, &PatchParams::default(), &Patch::Merge(&change)).await;
@@ -50,7 +50,7 @@ impl AddressWriter {
     }
 
     /// Applies an action to a ServiceCIDR if its state still requires it.
-    pub async fn sync_cidr(&self, name: &str, action: &CidrAction) -> Result<()> {
+    pub(super) async fn sync_cidr(&self, name: &str, action: &CidrAction) -> Result<()> {
         let api = self.all(ObjectKind::ServiceCidr);
         match action {
             CidrAction::Wait(_) => Ok(()),
@@ -91,7 +91,7 @@ impl AddressWriter {
     }
 
     /// Deletes an IPAddress if it is unchanged since the decision; else returns false.
-    pub async fn delete_ip(&self, decided: &IpAddress) -> Result<bool> {
+    pub(super) async fn delete_ip(&self, decided: &IpAddress) -> Result<bool> {
         let name = decided.address.to_string();
         let api = self.all(ObjectKind::IpAddress);
         let Some(stored) = api.get_opt(&name).await.context("reading it")? else { return Ok(true) };
@@ -112,7 +112,7 @@ impl AddressWriter {
     }
 
     /// Creates the IPAddress of an address that the Service still lists; else, or on a conflict, returns false.
-    pub async fn create_ip(&self, ip: IpAddr, service: &Service) -> Result<bool> {
+    pub(super) async fn create_ip(&self, ip: IpAddr, service: &Service) -> Result<bool> {
         let key = &service.key;
         let services: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &key.namespace, &ObjectKind::Service.resource());
@@ -141,7 +141,7 @@ impl AddressWriter {
     }
 
     /// Records a Notice as an Event; a failure is only logged.
-    pub async fn record(&self, notice: &Notice) {
+    pub(super) async fn record(&self, notice: &Notice) {
         let event = events::event(events::ADDRESS_CONTROLLER, notice, None, self.clock.timestamp());
         let made = events::record(&self.client, &event).await;
         if let Err(error) = made {

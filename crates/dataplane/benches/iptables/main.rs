@@ -5,6 +5,7 @@
 //! their send buffer, and the kernel refuses what they send. Each measurement is a process of its own in its own network
 //! namespace. Processor time is the figure to trust, and ratios within one run more than any figure.
 
+#![allow(unreachable_pub)]
 #![allow(missing_docs, reason = "a bench")]
 
 mod connections;

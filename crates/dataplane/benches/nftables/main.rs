@@ -5,6 +5,7 @@
 //! namespaces, without root; no rule of the machine is touched. Processor time is the figure to trust, and ratios
 //! within one run more than any figure.
 
+#![allow(unreachable_pub)]
 #![allow(missing_docs, reason = "a bench")]
 
 mod allocation;

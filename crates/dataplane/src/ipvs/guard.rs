@@ -20,7 +20,7 @@ use crate::nftables::ir::{
 };
 
 /// The name of the tables.
-pub const TABLE: &str = "zoneward-ipvs";
+pub(crate) const TABLE: &str = "zoneward-ipvs";
 const ADDRESSES: &str = "addresses";
 /// The bit of a new connection in the state that conntrack reports.
 const NEW: u32 = 8;

@@ -191,7 +191,7 @@ impl IpvsKernel for IpvsSocket {
 
 /// A virtual server as the kernel holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeldServer {
+pub(super) struct HeldServer {
     pub server: VirtualServer,
     pub reals: BTreeMap<SocketAddr, HeldRealServer>,
 }

@@ -20,7 +20,7 @@ pub struct LocalRoute {
 
 /// A change of routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RouteChange {
+pub(super) enum RouteChange {
     Replace(LocalRoute),
     Delete(LocalRoute),
 }
@@ -39,7 +39,7 @@ pub(super) fn family_number(family: Family) -> u8 {
     }
 }
 
-pub fn encode(out: &mut MessageWriter, seq: u32, change: &RouteChange) {
+pub(super) fn encode(out: &mut MessageWriter, seq: u32, change: &RouteChange) {
     let (kind, more, route) = match change {
         // The new one replaces one to the same range, with another source.
         RouteChange::Replace(route) => (abi::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, route),

@@ -26,19 +26,19 @@ const MAX_HEADER_BYTES: usize = 16 << 10;
 const LOOP_PAUSE: Duration = Duration::from_millis(2);
 
 /// A listening server, stopped on drop.
-pub struct TcpServer {
+pub(super) struct TcpServer {
     stop: Arc<AtomicBool>,
 }
 
 impl TcpServer {
     /// The echo server of a pod, in the namespace of this thread, on both families: sends the line, by HTTP or plain.
-    pub fn start(line: &str, port: u16) -> Result<Self> {
+    pub(super) fn start(line: &str, port: u16) -> Result<Self> {
         let line = line.to_owned();
         Self::start_with((Ipv6Addr::UNSPECIFIED, port).into(), move |stream| answer(stream, &line))
     }
 
     /// A server with a thread per connection.
-    pub fn start_with(
+    pub(super) fn start_with(
         at: SocketAddr,
         answer: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static,
     ) -> Result<Self> {
@@ -114,7 +114,7 @@ fn is_http(head: &[u8]) -> bool {
 }
 
 /// Sends requests one after the other.
-pub fn connect(to: SocketAddr, count: u32) -> ConnectionCounts {
+pub(super) fn connect(to: SocketAddr, count: u32) -> ConnectionCounts {
     let mut counts = ConnectionCounts::default();
     (0..count).for_each(|_| connect_once(to, &mut counts));
     counts
@@ -146,14 +146,14 @@ fn pod(answer: &str) -> Option<&str> {
 }
 
 /// A client that opens connections until it is stopped.
-pub struct ConnectionLoop {
+pub(super) struct ConnectionLoop {
     stop: Arc<AtomicBool>,
     result: mpsc::Receiver<ConnectionCounts>,
 }
 
 impl ConnectionLoop {
     /// Occupies the thread of the namespace until it is stopped.
-    pub fn start(namespace: &NetworkNamespace, to: SocketAddr) -> Self {
+    pub(super) fn start(namespace: &NetworkNamespace, to: SocketAddr) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (done, result) = mpsc::channel();
         let stopped = stop.clone();
@@ -168,7 +168,7 @@ impl ConnectionLoop {
         Self { stop, result }
     }
 
-    pub fn stop(self) -> ConnectionCounts {
+    pub(super) fn stop(self) -> ConnectionCounts {
         self.stop.store(true, Ordering::Relaxed);
         self.result.recv().unwrap_or_default()
     }
@@ -176,7 +176,7 @@ impl ConnectionLoop {
 
 /// Relays 127.0.0.1:6443 in the namespace of this thread to the unix socket of the API, so that kubectl and `zoneward`
 /// work in a node or pod as they do outside.
-pub fn start_relay(api: PathBuf) -> Result<TcpServer> {
+pub(super) fn start_relay(api: PathBuf) -> Result<TcpServer> {
     TcpServer::start_with((Ipv4Addr::LOCALHOST, API_PORT).into(), move |stream| relay(stream, &api))
 }
 

@@ -11,13 +11,13 @@ use nix::sched::{CloneFlags, unshare};
 type Task = Box<dyn FnOnce() + Send>;
 
 /// The namespace is removed on drop, unless a process runs in it.
-pub struct NetworkNamespace {
+pub(super) struct NetworkNamespace {
     thread: i32,
     tasks: mpsc::Sender<Task>,
 }
 
 impl NetworkNamespace {
-    pub fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let (tasks, queue) = mpsc::channel::<Task>();
         let (created, thread) = mpsc::channel();
         std::thread::Builder::new()
@@ -36,26 +36,26 @@ impl NetworkNamespace {
     }
 
     /// The thread in the namespace, which is `/proc/PID/task/THREAD/ns/net`.
-    pub fn thread(&self) -> i32 {
+    pub(super) fn thread(&self) -> i32 {
         self.thread
     }
 
     /// Runs a task in the namespace and waits for it.
-    pub fn within<T: Send + 'static>(&self, task: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    pub(super) fn within<T: Send + 'static>(&self, task: impl FnOnce() -> T + Send + 'static) -> Result<T> {
         let (done, result) = mpsc::channel();
         self.start(move || drop(done.send(task())));
         result.recv().context("a task in a namespace panicked")
     }
 
     /// Queues a task in the namespace.
-    pub fn start(&self, task: impl FnOnce() + Send + 'static) {
+    pub(super) fn start(&self, task: impl FnOnce() + Send + 'static) {
         // The thread exits only when this sender is dropped.
         let _ = self.tasks.send(Box::new(task));
     }
 }
 
 /// Runs a batch of `ip` commands in the namespace of this thread.
-pub fn ip(commands: &str) -> Result<()> {
+pub(super) fn ip(commands: &str) -> Result<()> {
     // Debian has it outside of the PATH of unprivileged users.
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let mut child = Command::new("ip")
@@ -78,7 +78,7 @@ pub fn ip(commands: &str) -> Result<()> {
 }
 
 /// Sets a sysctl in the namespace of this thread.
-pub fn set_sysctl(name: &str, value: &str) -> Result<()> {
+pub(super) fn set_sysctl(name: &str, value: &str) -> Result<()> {
     let path = format!("/proc/sys/{name}");
     fs::write(&path, value).with_context(|| format!("writing {value} to {path}"))
 }

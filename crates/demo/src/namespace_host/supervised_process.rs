@@ -17,7 +17,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(8);
 /// Uptime after which the backoff is reset.
 const BACKOFF_RESET: Duration = Duration::from_secs(10);
 
-pub struct SupervisedProcess {
+pub(super) struct SupervisedProcess {
     program: PathBuf,
     arguments: Vec<String>,
     log: PathBuf,
@@ -31,7 +31,7 @@ pub struct SupervisedProcess {
 
 impl SupervisedProcess {
     /// Starts a process of this program, or of another one, and truncates its log.
-    pub fn start(
+    pub(super) fn start(
         namespace: &NetworkNamespace,
         program: Option<PathBuf>,
         arguments: Vec<String>,
@@ -48,12 +48,12 @@ impl SupervisedProcess {
         Ok(Self { program, arguments, log, child, started, backoff: INITIAL_BACKOFF, exited: None, clock })
     }
 
-    pub fn pid(&self) -> i32 {
+    pub(super) fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
     /// Whether the process has exited and its backoff is over.
-    pub fn is_restart_due(&mut self) -> bool {
+    pub(super) fn is_restart_due(&mut self) -> bool {
         if self.exited.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
         {
@@ -67,7 +67,7 @@ impl SupervisedProcess {
     }
 
     /// Restarts the process and returns the exit status of the previous one. If this fails, it is retried later.
-    pub fn restart(&mut self, namespace: &NetworkNamespace) -> Result<String> {
+    pub(super) fn restart(&mut self, namespace: &NetworkNamespace) -> Result<String> {
         let status = self.exited.map(|(status, _)| status.to_string()).unwrap_or_default();
         self.exited = self.exited.map(|(status, _)| (status, self.clock.now() + self.backoff));
         self.child = spawn(namespace, &self.program, &self.arguments, &self.log)?;
@@ -76,7 +76,7 @@ impl SupervisedProcess {
     }
 
     /// Sends SIGTERM, and SIGKILL after five seconds.
-    pub fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         // Already reaped: its pid may belong to another process.
         if self.exited.is_some() {
             return;

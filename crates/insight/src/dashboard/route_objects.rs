@@ -25,7 +25,7 @@ type ReadObjects = (Vec<(ObjectKind, Value)>, Vec<String>);
 
 impl RouteObjects {
     /// The rows, and what could not be read.
-    pub async fn rows(
+    pub(super) async fn rows(
         &self,
         client: &Client,
         report: &StatusReport,

@@ -12,19 +12,19 @@ pub(crate) struct HeadFigure {
 }
 
 impl HeadFigure {
-    pub fn new(name: &'static str, value: impl Into<String>) -> Self {
+    pub(super) fn new(name: &'static str, value: impl Into<String>) -> Self {
         Self { name, value: value.into(), remark: String::new(), needs_attention: false }
     }
 
-    pub fn remark(self, text: &str) -> Self {
+    pub(super) fn remark(self, text: &str) -> Self {
         Self { remark: escaped(text), ..self }
     }
 
-    pub fn remark_html(self, remark: String) -> Self {
+    pub(super) fn remark_html(self, remark: String) -> Self {
         Self { remark, ..self }
     }
 
-    pub fn attention(self, needs_attention: bool) -> Self {
+    pub(super) fn attention(self, needs_attention: bool) -> Self {
         Self { needs_attention, ..self }
     }
 }

@@ -12,15 +12,15 @@ pub(crate) struct TableColumn {
 }
 
 impl TableColumn {
-    pub fn text(head: &'static str) -> Self {
+    pub(super) fn text(head: &'static str) -> Self {
         Self { head, sort: None, is_text: true }
     }
 
-    pub fn number(head: &'static str) -> Self {
+    pub(super) fn number(head: &'static str) -> Self {
         Self { head, sort: None, is_text: false }
     }
 
-    pub fn sorted_by(self, key: &'static str) -> Self {
+    pub(super) fn sorted_by(self, key: &'static str) -> Self {
         Self { sort: Some(key), ..self }
     }
 }

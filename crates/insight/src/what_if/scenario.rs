@@ -43,7 +43,7 @@ pub(super) struct Hinted {
 impl Scenario<'_> {
     /// Assigns hints. Slices that the scenario changed (generation > 0) are updates; the others are only written if
     /// their hints change.
-    pub fn hinted(
+    pub(super) fn hinted(
         &self,
         topology: &ClusterTopology,
         hysteresis: &Hysteresis,
@@ -77,12 +77,12 @@ impl Scenario<'_> {
         Hinted { slices, hysteresis: outcome.hysteresis, programmed: outcome.programmed, held_back }
     }
 
-    pub fn figures(&self, slices: &[Slice], sources: &TrafficSources) -> TrafficFigures {
+    pub(super) fn figures(&self, slices: &[Slice], sources: &TrafficSources) -> TrafficFigures {
         figures(self.service, slices, self.family, sources)
     }
 
     /// The worst zone failure, after the controller has synced.
-    pub fn worst_failure(
+    pub(super) fn worst_failure(
         &self,
         now: &Hinted,
         failures: &[(&Name, &ClusterTopology, TrafficSources)],
@@ -96,7 +96,11 @@ impl Scenario<'_> {
     }
 
     /// With one more replica, spread over zones.
-    pub fn with_replica(&self, now: &Hinted, sources: &TrafficSources) -> Option<(Name, TrafficFigures)> {
+    pub(super) fn with_replica(
+        &self,
+        now: &Hinted,
+        sources: &TrafficSources,
+    ) -> Option<(Name, TrafficFigures)> {
         let mut slices = now.slices.clone();
         let zone = self.add(&mut slices, FIRST_ADDED)?;
         let then = self.hinted(&self.evaluator.topology, &now.hysteresis, slices);
@@ -105,7 +109,7 @@ impl Scenario<'_> {
 
     /// The worst point of a rolling update with the defaults of a Deployment: number of ready endpoints, and figures.
     /// New pods become ready all at once, then old ones are deleted, the last first.
-    pub fn worst_of_rolling_update(
+    pub(super) fn worst_of_rolling_update(
         &self,
         now: &Hinted,
         sources: &TrafficSources,

@@ -11,7 +11,7 @@ use crate::notice::Notice;
 use crate::route::table::HttpRule;
 
 /// Reason of the Notice about a rule with more retries than the ceiling.
-pub const RETRIES_REDUCED: &str = "RetriesReduced";
+pub(super) const RETRIES_REDUCED: &str = "RetriesReduced";
 
 /// The retries of a rule. Connection errors and timeouts of a backend request are retried, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use model::GoDuration;
 use super::Configuration;
 
 /// Adds an error for every invalid field.
-pub fn check(config: &Configuration, refusals: &mut Vec<String>) {
+pub(super) fn check(config: &Configuration, refusals: &mut Vec<String>) {
     let mut say = |field: &str, message: String| refusals.push(format!("{field}: {message}"));
     for (field, bit) in [
         ("iptables.masqueradeBit", config.iptables.masquerade_bit),

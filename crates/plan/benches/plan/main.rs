@@ -3,6 +3,8 @@
 //! Run it with `cargo xtask bench plan`. Times are the best of several passes, and what matters are the ratios
 //! against a floor in the same run: one pass of `serde_json` over the same objects that keeps nothing.
 
+#![allow(unreachable_pub)]
+
 mod allocation;
 mod hints;
 mod world;

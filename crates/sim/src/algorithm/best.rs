@@ -13,7 +13,7 @@ use crate::slice_group::SliceGroup;
 
 /// Up to this many zones with endpoints every partition is considered; beyond, groups are merged pair by pair as long
 /// as that pays.
-pub const EXHAUSTIVE_ZONES: usize = 12;
+pub(super) const EXHAUSTIVE_ZONES: usize = 12;
 
 /// The groups; `None` is balanced.
 pub(super) fn groups(zones: &[Zone], weights: &ScoreWeights) -> Option<Vec<SliceGroup>> {

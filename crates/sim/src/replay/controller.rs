@@ -75,7 +75,7 @@ pub(super) struct SimulatedController<'s> {
 }
 
 impl<'s> SimulatedController<'s> {
-    pub fn new(start: &'s InitialCluster, mechanism: Mechanism) -> Self {
+    pub(super) fn new(start: &'s InitialCluster, mechanism: Mechanism) -> Self {
         let state = |service: &Service| {
             let slices = start.slices.get(&service.key).cloned().unwrap_or_default();
             let families = slices::families(service);
@@ -119,7 +119,7 @@ impl<'s> SimulatedController<'s> {
     }
 
     /// Syncs all Services before the first event.
-    pub fn settle(&mut self, cluster: &SimulatedCluster<'_>) {
+    pub(super) fn settle(&mut self, cluster: &SimulatedCluster<'_>) {
         cluster.services().for_each(|key| self.sync(cluster, key, Millis::default()));
         self.churn.settled = std::mem::take(&mut self.now);
         (self.churn.syncs, self.churn.largest_sync, self.churn.switches) = (0, 0, 0);
@@ -127,7 +127,7 @@ impl<'s> SimulatedController<'s> {
     }
 
     /// Syncs all Services if nodes changed, else those with changed pods.
-    pub fn sync_tick(&mut self, cluster: &SimulatedCluster<'_>, tick: &Tick) {
+    pub(super) fn sync_tick(&mut self, cluster: &SimulatedCluster<'_>, tick: &Tick) {
         if tick.nodes {
             self.planner.topology = ClusterTopology::from_nodes(cluster.nodes());
             cluster.services().for_each(|key| self.sync(cluster, key, tick.at));
@@ -148,7 +148,7 @@ impl<'s> SimulatedController<'s> {
         self.churn.max_slices = self.churn.max_slices.max(self.slices);
     }
 
-    pub fn finish(self) -> Churn {
+    pub(super) fn finish(self) -> Churn {
         self.churn
     }
 

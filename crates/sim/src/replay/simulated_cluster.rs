@@ -44,7 +44,7 @@ pub(super) struct SimulatedCluster<'s> {
 }
 
 impl<'s> SimulatedCluster<'s> {
-    pub fn new(start: &'s InitialCluster, events: &[ReplayEvent]) -> Self {
+    pub(super) fn new(start: &'s InitialCluster, events: &[ReplayEvent]) -> Self {
         let workloads = workloads(&start.pods);
         let selects = |service: &Service, workload: &Workload| {
             service.key.namespace == workload.template.key.namespace
@@ -82,12 +82,12 @@ impl<'s> SimulatedCluster<'s> {
         state
     }
 
-    pub fn nodes(&self) -> &BTreeMap<Name, Node> {
+    pub(super) fn nodes(&self) -> &BTreeMap<Name, Node> {
         &self.nodes
     }
 
     /// Number of nodes that watch slices, by what they receive.
-    pub fn watchers(&self, watch_own_zone: bool) -> BTreeMap<SliceView, u64> {
+    pub(super) fn watchers(&self, watch_own_zone: bool) -> BTreeMap<SliceView, u64> {
         let mut watchers = BTreeMap::new();
         for node in self.nodes.values().filter(|node| node.ready) {
             let view = SliceView::of(watch_own_zone, node.zone.as_deref(), FeatureGates::ALL);
@@ -96,16 +96,16 @@ impl<'s> SimulatedCluster<'s> {
         watchers
     }
 
-    pub fn services(&self) -> impl Iterator<Item = &'s ServiceKey> + '_ {
+    pub(super) fn services(&self) -> impl Iterator<Item = &'s ServiceKey> + '_ {
         self.services.keys().copied()
     }
 
-    pub fn service(&self, key: &ServiceKey) -> Option<&'s Service> {
+    pub(super) fn service(&self, key: &ServiceKey) -> Option<&'s Service> {
         self.services.get(key).map(|(service, _)| *service)
     }
 
     /// Sorted by name.
-    pub fn pods(&self, key: &ServiceKey) -> Vec<&Pod> {
+    pub(super) fn pods(&self, key: &ServiceKey) -> Vec<&Pod> {
         let own = self.services.get(key).map_or(&[][..], |(_, own)| own);
         let replicas = own.iter().flat_map(|at| self.workloads[*at].pods.values());
         let mut pods: Vec<&Pod> = replicas.map(|replica| &replica.pod).collect();
@@ -121,7 +121,7 @@ impl<'s> SimulatedCluster<'s> {
     }
 
     /// Advances to the next queued time: applies its transitions and reconciles the affected workloads.
-    pub fn advance(&mut self) -> Option<Tick> {
+    pub(super) fn advance(&mut self) -> Option<Tick> {
         let at = self.queue.first_key_value()?.0.0;
         let mut tick = Tick { at, events: 0, services: BTreeSet::new(), nodes: false };
         let mut affected = BTreeSet::new();

@@ -66,7 +66,7 @@ impl Workload {
         self.pods.iter().filter(|(_, replica)| !replica.pod.deleting)
     }
 
-    pub fn pods_by_node(&self) -> BTreeMap<&Name, usize> {
+    pub(super) fn pods_by_node(&self) -> BTreeMap<&Name, usize> {
         let mut counts = BTreeMap::new();
         for node in self.live().filter_map(|(_, replica)| replica.pod.node.as_ref()) {
             *counts.entry(node).or_default() += 1;
@@ -75,7 +75,7 @@ impl Workload {
     }
 
     /// One reconcile of a Deployment.
-    pub fn reconcile(&self) -> Scaling {
+    pub(super) fn reconcile(&self) -> Scaling {
         let live: Vec<(&Name, &Replica)> = self.live().collect();
         let (new, old): (Vec<_>, Vec<_>) = live.iter().partition(|(_, r)| r.generation == self.generation);
         if old.is_empty() {

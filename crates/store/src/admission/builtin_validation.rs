@@ -12,7 +12,7 @@ const MAX_BYTES: usize = 1024 * 1024;
 const MAX_KEY: usize = 253;
 
 /// Validates a Lease, a ConfigMap or a Secret.
-pub fn check(kind: &ResourceKind, old: Option<&Value>, new: &Value) -> Vec<FieldFinding> {
+pub(super) fn check(kind: &ResourceKind, old: Option<&Value>, new: &Value) -> Vec<FieldFinding> {
     let mut findings = Vec::new();
     match (kind.group, kind.kind) {
         ("coordination.k8s.io", "Lease") => lease(&new["spec"], &mut findings),

@@ -9,7 +9,7 @@ use crate::meta::{self, at};
 use crate::schema;
 
 /// Resets the fields of a new object that belong to the server, such as the status.
-pub fn prepare_for_create(kind: &ResourceKind, object: &mut Value) {
+pub(crate) fn prepare_for_create(kind: &ResourceKind, object: &mut Value) {
     let Some(map) = object.as_object_mut() else { return };
     match kind.kind {
         "Namespace" => {
@@ -40,7 +40,7 @@ pub fn prepare_for_create(kind: &ResourceKind, object: &mut Value) {
 }
 
 /// Sets defaults in a new object or a new version.
-pub fn defaults(kind: &ResourceKind, object: &mut Value) {
+pub(crate) fn defaults(kind: &ResourceKind, object: &mut Value) {
     match (kind.group, kind.kind) {
         ("", "Service") => service(object),
         ("", "Pod") => pod(object),
@@ -76,7 +76,7 @@ fn role_binding(object: &mut Value) {
 }
 
 /// Syncs `podIP` and `podIPs` of a Pod's status; `podIP` wins.
-pub fn pod_ips(kind: &ResourceKind, object: &mut Value) {
+pub(crate) fn pod_ips(kind: &ResourceKind, object: &mut Value) {
     let Some(status) = object.get_mut("status").filter(|status| kind.kind == "Pod" && status.is_object())
     else {
         return;

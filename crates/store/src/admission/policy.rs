@@ -26,7 +26,7 @@ use crate::status::StatusError;
 
 use cel::Scope;
 
-pub use cel::uncompilable;
+pub(crate) use cel::uncompilable;
 
 /// Evaluates an expression over `object`, for the fuzz target.
 pub(crate) fn evaluate_expression(expression: &str, object: &Value) -> Result<bool, String> {
@@ -35,7 +35,7 @@ pub(crate) fn evaluate_expression(expression: &str, object: &Value) -> Result<bo
 
 /// The operation of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AdmissionOperation {
+pub(crate) enum AdmissionOperation {
     Create,
     Update,
     Delete,
@@ -53,7 +53,7 @@ impl AdmissionOperation {
 
 /// The attributes of a write that policies see.
 #[derive(Clone, Copy, Debug)]
-pub struct AdmissionAttributes<'a> {
+pub(crate) struct AdmissionAttributes<'a> {
     pub kind: &'a ResourceKind,
     /// `status`, `binding`, or empty.
     pub subresource: &'a str,
@@ -108,12 +108,12 @@ fn bindings() -> &'static ResourceKind {
 }
 
 /// Whether any policy can apply to writes of a kind.
-pub fn exist(objects: &ObjectTxn<'_, '_>, kind: &ResourceKind) -> Result<bool, StatusError> {
+pub(crate) fn exist(objects: &ObjectTxn<'_, '_>, kind: &ResourceKind) -> Result<bool, StatusError> {
     Ok(kind.group != policies().group && !objects.stored(bindings())?.is_empty())
 }
 
 /// Evaluates the rules for nodes and all policies for a write; returns warnings.
-pub fn check(
+pub(crate) fn check(
     objects: &ObjectTxn<'_, '_>,
     attempt: &AdmissionAttributes<'_>,
 ) -> Result<Vec<String>, StatusError> {

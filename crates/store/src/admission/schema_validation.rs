@@ -17,13 +17,13 @@ use crate::kinds::ResourceKind;
 use crate::schema::resolve;
 
 /// The path of a field, its fault, and the message.
-pub type FieldFinding = (String, FieldErrorType, String);
+pub(super) type FieldFinding = (String, FieldErrorType, String);
 
 /// Validates an object of a kind with a schema.
 ///
 /// Unchanged parts were validated before and are skipped: one changed rule among a thousand costs one, and a stricter
 /// schema refuses only what is changed (ratcheting).
-pub fn check(kind: &ResourceKind, old: Option<&Value>, new: &Value) -> Vec<FieldFinding> {
+pub(super) fn check(kind: &ResourceKind, old: Option<&Value>, new: &Value) -> Vec<FieldFinding> {
     let Some(schema) = admission_schema(kind) else { return Vec::new() };
     let Some(difference) = JsonDiff::since(old, new) else { return Vec::new() };
     let mut faults = limits(schema, new, &difference);

@@ -6,7 +6,7 @@ use crate::kinds::ResourceKind;
 use crate::meta::at;
 
 /// Everything to warn about in a write of an object.
-pub fn warnings(kind: &ResourceKind, object: &Value) -> Vec<String> {
+pub(crate) fn warnings(kind: &ResourceKind, object: &Value) -> Vec<String> {
     if kind.kind != "Service" || !kind.group.is_empty() {
         return Vec::new();
     }

@@ -244,27 +244,27 @@ fn response(code: u16, content_type: HeaderValue, body: ResponseBody) -> Respons
     response
 }
 
-pub fn json(code: u16, value: &Value) -> Response<ResponseBody> {
+pub(crate) fn json(code: u16, value: &Value) -> Response<ResponseBody> {
     bytes(code, Bytes::from(value.to_string()))
 }
 
 /// A response with encoded JSON.
-pub fn bytes(code: u16, bytes: Bytes) -> Response<ResponseBody> {
+pub(crate) fn bytes(code: u16, bytes: Bytes) -> Response<ResponseBody> {
     response(code, JSON, ResponseBody::Full(Some(bytes)))
 }
 
 /// A response whose content type depends on the Accept header.
-pub fn negotiated(content_type: &'static str, bytes: Bytes) -> Response<ResponseBody> {
+pub(crate) fn negotiated(content_type: &'static str, bytes: Bytes) -> Response<ResponseBody> {
     let mut response = response(200, HeaderValue::from_static(content_type), ResponseBody::Full(Some(bytes)));
     response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
     response
 }
 
-pub fn text(code: u16, text: &'static str) -> Response<ResponseBody> {
+pub(crate) fn text(code: u16, text: &'static str) -> Response<ResponseBody> {
     response(code, TEXT, ResponseBody::Full(Some(Bytes::from_static(text.as_bytes()))))
 }
 
-pub fn stream(chunks: mpsc::Receiver<Bytes>) -> Response<ResponseBody> {
+pub(crate) fn stream(chunks: mpsc::Receiver<Bytes>) -> Response<ResponseBody> {
     response(200, JSON, ResponseBody::Stream(chunks))
 }
 
@@ -292,7 +292,7 @@ pub(super) fn pages(list: ListStream) -> Response<ResponseBody> {
     response(200, JSON, ResponseBody::PagedList(Box::new(list)))
 }
 
-pub fn error(error: &StatusError) -> Response<ResponseBody> {
+pub(crate) fn error(error: &StatusError) -> Response<ResponseBody> {
     let mut response = json(error.code, &error.to_json());
     if error.code == 429 {
         response.headers_mut().insert("retry-after", HeaderValue::from_static("1"));
@@ -309,7 +309,7 @@ const MAX_WARNINGS: usize = 4 << 10;
 const MAX_WARNING: usize = 256;
 
 /// Adds Warning headers, which kubectl prints.
-pub fn warn(response: &mut Response<ResponseBody>, warnings: &[String]) {
+pub(crate) fn warn(response: &mut Response<ResponseBody>, warnings: &[String]) {
     let total: usize = warnings.iter().take(MAX_WARNINGS).map(|warning| warning.chars().count()).sum();
     let (mut written, longest) = (0, if total > MAX_WARNINGS { MAX_WARNING } else { usize::MAX });
     for warning in warnings {
@@ -326,13 +326,13 @@ pub fn warn(response: &mut Response<ResponseBody>, warnings: &[String]) {
 }
 
 /// The content type without its parameters.
-pub fn media_type(headers: &HeaderMap) -> &str {
+pub(crate) fn media_type(headers: &HeaderMap) -> &str {
     let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     value.split(';').next().unwrap_or_default().trim()
 }
 
 /// Decodes the object of a request: JSON, YAML or protobuf. `wanted` is its kind, for errors.
-pub fn object(headers: &HeaderMap, content: &[u8], wanted: &str) -> Result<StrictJson, StatusError> {
+pub(crate) fn object(headers: &HeaderMap, content: &[u8], wanted: &str) -> Result<StrictJson, StatusError> {
     let unreadable = |error: &dyn std::fmt::Display| unrecognized(wanted, error);
     let decoded = match media_type(headers) {
         "" | "application/json" | "text/json" => StrictJson::decode(content)
@@ -356,7 +356,7 @@ pub fn object(headers: &HeaderMap, content: &[u8], wanted: &str) -> Result<Stric
 }
 
 /// The object of an apply: YAML, of which JSON is a part.
-pub fn apply_patch(content: &[u8], wanted: &str) -> Result<StrictJson, StatusError> {
+pub(crate) fn apply_patch(content: &[u8], wanted: &str) -> Result<StrictJson, StatusError> {
     let decoded = match StrictJson::decode(content) {
         Ok(decoded) => decoded,
         Err(_) => yaml(content).map_err(|error| unrecognized(wanted, &error))?,

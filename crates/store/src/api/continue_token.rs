@@ -18,12 +18,12 @@ pub(super) struct ContinueToken {
 }
 
 impl ContinueToken {
-    pub fn encode(&self) -> String {
+    pub(super) fn encode(&self) -> String {
         let json = serde_json::to_vec(self).expect("texts and a number are always JSON");
         URL_SAFE_NO_PAD.encode(json)
     }
 
-    pub fn decode(token: &str) -> Result<Self, StatusError> {
+    pub(super) fn decode(token: &str) -> Result<Self, StatusError> {
         let bytes = URL_SAFE_NO_PAD.decode(token).ok();
         bytes
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())

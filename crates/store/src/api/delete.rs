@@ -18,9 +18,9 @@ use crate::status::{self, Cause, StatusError};
 use apimachinery::rbac::UserInfo;
 
 /// The finalizer of an owner that waits for the deletion of its dependents.
-pub const FOREGROUND: &str = "foregroundDeletion";
+pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer of an owner whose dependents are orphaned.
-pub const ORPHAN: &str = "orphan";
+pub(crate) const ORPHAN: &str = "orphan";
 
 /// What an update of managed fields may add to an object that is being deleted on a full disk.
 const STEP_BYTES: usize = 4_096;
@@ -29,7 +29,7 @@ const PROTECTED_NAMESPACES: &[&str] = &["default", "kube-system"];
 
 /// What happens to the dependents of a deleted owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub enum Propagation {
+pub(crate) enum Propagation {
     /// Deleted after it.
     #[default]
     Background,
@@ -42,7 +42,7 @@ pub enum Propagation {
 /// The body of a DELETE.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct DeleteOptions {
+pub(crate) struct DeleteOptions {
     pub grace_period_seconds: Option<i64>,
     pub preconditions: Option<Preconditions>,
     pub propagation_policy: Option<Propagation>,
@@ -54,7 +54,7 @@ pub struct DeleteOptions {
 /// Preconditions of a delete.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Preconditions {
+pub(crate) struct Preconditions {
     pub uid: Option<String>,
     pub resource_version: Option<String>,
 }
@@ -190,7 +190,7 @@ impl Api {
 }
 
 /// Deletes an object inside a transaction, or marks it as being deleted. Returns the body of the response.
-pub fn delete_in(
+pub(crate) fn delete_in(
     objects: &mut ObjectTxn<'_, '_>,
     kind: &'static ResourceKind,
     namespace: &str,

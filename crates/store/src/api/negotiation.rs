@@ -9,7 +9,7 @@ use crate::status::StatusError;
 
 /// The form of objects in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ResponseForm {
+pub(crate) enum ResponseForm {
     /// As stored.
     #[default]
     Object,
@@ -21,7 +21,7 @@ pub enum ResponseForm {
 
 /// The first acceptable form of the Accept headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Accept {
+pub(crate) struct Accept {
     pub form: ResponseForm,
     /// Whether discovery may be aggregated.
     pub aggregated: bool,
@@ -40,7 +40,7 @@ impl Accept {
     }
 
     /// `serves_protobuf`: whether the response to this request can be protobuf.
-    pub fn of(headers: &HeaderMap, serves_protobuf: bool) -> Result<Self, StatusError> {
+    pub(crate) fn of(headers: &HeaderMap, serves_protobuf: bool) -> Result<Self, StatusError> {
         let given: Vec<&str> =
             headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
         let mut ranges = given

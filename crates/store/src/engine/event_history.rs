@@ -25,24 +25,24 @@ pub(super) struct EventHistory {
 }
 
 impl EventHistory {
-    pub fn new(revision: Revision, limits: HistoryLimits) -> EventHistory {
+    pub(super) fn new(revision: Revision, limits: HistoryLimits) -> EventHistory {
         let (events, last_by_key) = (VecDeque::new(), HashMap::new());
         EventHistory { events, last_by_key, bytes: 0, limits, revision, closed: false }
     }
 
     /// The events after a revision, or `None` if the history does not reach back that far.
-    pub fn after(&self, revision: Revision) -> Option<impl Iterator<Item = &Arc<WatchEvent>>> {
+    pub(super) fn after(&self, revision: Revision) -> Option<impl Iterator<Item = &Arc<WatchEvent>>> {
         let missing = self.revision.0.saturating_sub(revision.0);
         let skip = (self.events.len() as u64).checked_sub(missing)?;
         Some(self.events.range(skip as usize..))
     }
 
     /// The last event of an object, if the history still has it.
-    pub fn last_of(&self, key: &StoreKey) -> Option<&Arc<WatchEvent>> {
+    pub(super) fn last_of(&self, key: &StoreKey) -> Option<&Arc<WatchEvent>> {
         self.last_by_key.get(key)
     }
 
-    pub fn push(&mut self, event: Arc<WatchEvent>) {
+    pub(super) fn push(&mut self, event: Arc<WatchEvent>) {
         self.revision = event.revision;
         self.bytes += event.memory();
         match self.last_by_key.get_mut(&event.key) {

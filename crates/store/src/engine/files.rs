@@ -45,7 +45,7 @@ pub(super) struct StoreFolder {
 
 impl StoreFolder {
     /// Creates the folder and its parents if missing.
-    pub fn new(path: &Path) -> io::Result<StoreFolder> {
+    pub(super) fn new(path: &Path) -> io::Result<StoreFolder> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         Ok(StoreFolder { path: path.to_owned() })
     }
@@ -172,7 +172,7 @@ pub(super) struct GuardedFile {
 }
 
 impl GuardedFile {
-    pub fn new(
+    pub(super) fn new(
         inner: Box<dyn StorageBackend>,
         sync_state: Arc<SyncState>,
         on_sync_failure: OnSyncFailure,

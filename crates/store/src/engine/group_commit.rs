@@ -242,7 +242,7 @@ pub(super) struct WriteCall<F, T, E> {
 }
 
 impl<F, T, E> WriteCall<F, T, E> {
-    pub fn new(closure: F) -> (WriteCall<F, T, E>, PendingWrite<T, E>) {
+    pub(super) fn new(closure: F) -> (WriteCall<F, T, E>, PendingWrite<T, E>) {
         let slot = Arc::new(Mutex::new(OutcomeSlot { outcome: None, waker: None }));
         (WriteCall { closure: Some(closure), outcome: None, slot: slot.clone() }, PendingWrite { slot })
     }

@@ -23,19 +23,19 @@ struct CheckpointState {
 
 impl IdleCheckpoint {
     /// Requests a checkpoint as soon as the store is idle.
-    pub fn request(&self) {
+    pub(super) fn request(&self) {
         lock(&self.state).requested = true;
         self.changed.notify_one();
     }
 
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         lock(&self.state).closed = true;
         self.changed.notify_one();
     }
 
     /// The thread: checkpoints after each request, once the number of `commits` stands still. Returns after
     /// [`IdleCheckpoint::close`].
-    pub fn run(&self, commits: impl Fn() -> u64, checkpoint: impl Fn()) {
+    pub(super) fn run(&self, commits: impl Fn() -> u64, checkpoint: impl Fn()) {
         while self.next_request() {
             let mut before = commits();
             while self.pause() {

@@ -55,23 +55,23 @@ pub(super) struct Journal {
 pub(super) struct RecordBuffer(Vec<u8>, u64);
 
 impl RecordBuffer {
-    pub fn new() -> RecordBuffer {
+    pub(super) fn new() -> RecordBuffer {
         RecordBuffer(vec![0; HEADER], 0)
     }
 
     /// Removes the rows.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.0.truncate(HEADER);
         self.1 = 0;
         self.0.shrink_to(KEPT);
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.len() == HEADER
     }
 
     /// Size of the rows.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.0.len() - HEADER
     }
 
@@ -81,7 +81,7 @@ impl RecordBuffer {
     }
 
     /// Adds a row and returns its encoding.
-    pub fn add(&mut self, revision: u64, row: &Row) -> &[u8] {
+    pub(super) fn add(&mut self, revision: u64, row: &Row) -> &[u8] {
         self.1 += 1;
         let start = self.0.len() + 4;
         self.0.extend([0; 4]);
@@ -181,12 +181,12 @@ fn newer() -> StorageError {
 
 impl Journal {
     /// Whether the file was never used.
-    pub fn is_new(file: &GuardedFile) -> Result<bool, StorageError> {
+    pub(super) fn is_new(file: &GuardedFile) -> Result<bool, StorageError> {
         Ok(file.len()? == 0)
     }
 
     /// The journal of tables that are not read.
-    pub fn unread(file: GuardedFile) -> Journal {
+    pub(super) fn unread(file: GuardedFile) -> Journal {
         Journal { file, capacity: 0, tail: 0, epoch: 0, buffer: RecordBuffer::new() }
     }
 
@@ -194,7 +194,7 @@ impl Journal {
     /// end, 0 if unknown.
     ///
     /// Allocates all space, so that a full disk shows at the start and not during a write.
-    pub fn open(
+    pub(super) fn open(
         file: GuardedFile,
         capacity: u64,
         epoch: u64,
@@ -223,7 +223,7 @@ impl Journal {
     }
 
     /// Bytes of the file.
-    pub fn capacity(&self) -> u64 {
+    pub(super) fn capacity(&self) -> u64 {
         self.capacity
     }
 
@@ -254,33 +254,33 @@ impl Journal {
     }
 
     /// Whether a checkpoint is due, before a group does not fit.
-    pub fn is_half_full(&self) -> bool {
+    pub(super) fn is_half_full(&self) -> bool {
         self.tail > self.capacity / 2
     }
 
     /// Whether a checkpoint is due on a full disk: small ones need little space.
-    pub fn is_due_on_full_disk(&self) -> bool {
+    pub(super) fn is_due_on_full_disk(&self) -> bool {
         self.tail > self.capacity / 64
     }
 
     /// Whether an idle checkpoint is worth its syncs.
-    pub fn is_long(&self) -> bool {
+    pub(super) fn is_long(&self) -> bool {
         self.tail > LONG
     }
 
     /// Takes the empty buffer for the next group.
-    pub fn buffer(&mut self) -> RecordBuffer {
+    pub(super) fn buffer(&mut self) -> RecordBuffer {
         std::mem::replace(&mut self.buffer, RecordBuffer::new())
     }
 
     /// Returns a buffer for reuse.
-    pub fn keep(&mut self, mut buffer: RecordBuffer) {
+    pub(super) fn keep(&mut self, mut buffer: RecordBuffer) {
         buffer.clear();
         self.buffer = buffer;
     }
 
     /// Makes a group durable. `Ok(false)`: it does not fit, and nothing was written.
-    pub fn append(&mut self, first: u64, buffer: &mut RecordBuffer) -> Result<bool, StorageError> {
+    pub(super) fn append(&mut self, first: u64, buffer: &mut RecordBuffer) -> Result<bool, StorageError> {
         let last = (first + buffer.rows()).saturating_sub(1);
         let record = buffer.seal(self.epoch, first)?;
         if self.tail + (record.len() + SECTOR) as u64 > self.capacity {
@@ -296,7 +296,7 @@ impl Journal {
     }
 
     /// Overwrites all records: the tables are durable and have all of them.
-    pub fn clear(&mut self) -> Result<(), StorageError> {
+    pub(super) fn clear(&mut self) -> Result<(), StorageError> {
         let zeros = vec![0; FILL];
         let end = self.capacity.saturating_sub(SECTOR as u64);
         let mut at = 0;
@@ -311,7 +311,7 @@ impl Journal {
     }
 
     /// Restarts at the front: the tables are durable and have the new epoch.
-    pub fn restart(&mut self, epoch: u64) {
+    pub(super) fn restart(&mut self, epoch: u64) {
         self.epoch = epoch;
         self.tail = 0;
     }

@@ -30,13 +30,13 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub fn into_stored(self, revision: u64) -> Option<StoredObject> {
+    pub(super) fn into_stored(self, revision: u64) -> Option<StoredObject> {
         let Row { key, deleted, expires, json, .. } = self;
         (!deleted).then_some(StoredObject { key, revision: Revision(revision), expires, json })
     }
 
     /// Appends the row.
-    pub fn encode(&self, revision: u64, out: &mut Vec<u8>) {
+    pub(super) fn encode(&self, revision: u64, out: &mut Vec<u8>) {
         let names = self.key.namespace.len() + self.key.name.len();
         out.reserve(FIXED + names + self.json.len());
         let start = out.len();
@@ -59,7 +59,7 @@ impl Row {
         out.extend(sum.to_le_bytes());
     }
 
-    pub fn decode(revision: u64, bytes: &[u8]) -> Result<Row, StorageError> {
+    pub(super) fn decode(revision: u64, bytes: &[u8]) -> Result<Row, StorageError> {
         let row = verified(revision, bytes).and_then(decode);
         row.ok_or_else(|| {
             StorageError::damaged(format!("the object written at revision {revision} cannot be read"))
@@ -67,7 +67,7 @@ impl Row {
     }
 
     /// Decodes the field `previous` alone.
-    pub fn previous_of(bytes: &[u8]) -> Result<u64, StorageError> {
+    pub(super) fn previous_of(bytes: &[u8]) -> Result<u64, StorageError> {
         let field = bytes.get(1..9).and_then(|field| field.try_into().ok());
         field
             .map(u64::from_le_bytes)

@@ -63,7 +63,7 @@ pub(super) fn newest_error(error: StoreReadError) -> StorageError {
 
 impl Storage {
     /// Opens a store of this program's format for reads and writes, encrypted with the key of the options.
-    pub fn open(files: Box<dyn StoreFiles>, options: EngineOptions) -> Result<Storage, OpenError> {
+    pub(super) fn open(files: Box<dyn StoreFiles>, options: EngineOptions) -> Result<Storage, OpenError> {
         let (place, wanted) = (files.place(), options.encryption.sealing_number());
         let storage = Storage::open_since(FORMAT, files, options)?;
         let found = storage.meta().map_err(|error| OpenError::at(&place, error))?.encryption_key;
@@ -76,7 +76,7 @@ impl Storage {
     }
 
     /// Opens a store of a format from `oldest` on. Formats that are listed in [`super::format`] are read alike.
-    pub fn open_since(
+    pub(super) fn open_since(
         oldest: u64,
         files: Box<dyn StoreFiles>,
         options: EngineOptions,
@@ -120,7 +120,7 @@ impl Storage {
     }
 
     /// Whether only writes that free space are accepted.
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.full.load(Ordering::SeqCst)
     }
 
@@ -136,7 +136,7 @@ impl Storage {
         self.full.store(!self.hold_reserve() || is_scarce, Ordering::SeqCst);
     }
 
-    pub fn syncs(&self) -> u64 {
+    pub(super) fn syncs(&self) -> u64 {
         self.sync_state.syncs.load(Ordering::Relaxed)
     }
 
@@ -205,7 +205,7 @@ impl Storage {
     }
 
     /// Reads the newest state. The transaction ends with the call.
-    pub fn read<T>(
+    pub(super) fn read<T>(
         &self,
         body: impl FnOnce(&ReadTables) -> Result<T, StoreReadError>,
     ) -> Result<T, StoreReadError> {
@@ -213,7 +213,7 @@ impl Storage {
     }
 
     /// The newest version of one object; opens only the tables that this needs.
-    pub fn read_object(&self, key: &StoreKey) -> Result<Option<StoredObject>, StoreReadError> {
+    pub(super) fn read_object(&self, key: &StoreKey) -> Result<Option<StoredObject>, StoreReadError> {
         self.read_with(|txn| Ok(ReadTables::object_of(txn, key, &self.options.encryption)?))
     }
 
@@ -236,24 +236,24 @@ impl Storage {
     }
 
     /// Reads the newest state, where only the disk can fail.
-    pub fn read_newest<T>(
+    pub(super) fn read_newest<T>(
         &self,
         body: impl FnOnce(&ReadTables) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
         self.read(|tables| Ok(body(tables)?)).map_err(newest_error)
     }
 
-    pub fn meta(&self) -> Result<Meta, StorageError> {
+    pub(super) fn meta(&self) -> Result<Meta, StorageError> {
         self.read_newest(|tables| tables.meta())
     }
 
-    pub fn check(&self) -> Result<CheckReport, StorageError> {
+    pub(super) fn check(&self) -> Result<CheckReport, StorageError> {
         self.read_newest(ReadTables::check)
     }
 
     /// Changes the tables durably; the body adds its rows to the buffer. After an error the change may still be on disk:
     /// see [`Storage::reopen`].
-    pub fn write(
+    pub(super) fn write(
         &self,
         body: impl FnOnce(&mut WriteTables<'_>, &mut Meta, &mut RecordBuffer) -> Result<Written, StorageError>,
     ) -> Result<(), StorageError> {
@@ -329,7 +329,7 @@ impl Storage {
     }
 
     /// The thread that checkpoints while the store is idle, until [`Storage::close`].
-    pub fn checkpoint_while_idle(&self) {
+    pub(super) fn checkpoint_while_idle(&self) {
         self.idle_checkpoint.run(|| self.commits.load(Ordering::Relaxed), || self.checkpoint_if_long());
     }
 
@@ -344,7 +344,7 @@ impl Storage {
     }
 
     /// Whether the next write includes a checkpoint, or reopening after an error.
-    pub fn is_checkpoint_due(&self) -> bool {
+    pub(super) fn is_checkpoint_due(&self) -> bool {
         match self.journal.try_lock() {
             Ok(journal) => journal.as_ref().is_none_or(|journal| self.is_due(journal)),
             Err(_) => true,
@@ -369,14 +369,14 @@ impl Storage {
     }
 
     /// Checkpoints, and overwrites what the journal held.
-    pub fn clear_journal(&self) -> Result<(), StorageError> {
+    pub(super) fn clear_journal(&self) -> Result<(), StorageError> {
         self.checkpoint()?;
         lock(&self.journal).as_mut().ok_or_else(StorageError::closed)?.clear()
     }
 
     /// Runs migration steps in one durable transaction: afterwards the store has the format of the last step, or the one
     /// that it had.
-    pub fn migrate(&self, steps: &[MigrationStep]) -> Result<(), StorageError> {
+    pub(super) fn migrate(&self, steps: &[MigrationStep]) -> Result<(), StorageError> {
         let mut guard = lock(&self.journal);
         let journal = guard.as_mut().ok_or_else(StorageError::closed)?;
         no_panic(|| {
@@ -399,7 +399,7 @@ impl Storage {
 
     /// Checkpoints and closes the files, even if watchers still refer to the storage. A failed checkpoint loses nothing:
     /// the journal has everything.
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.idle_checkpoint.close();
         let _ = self.checkpoint();
         *lock(&self.journal) = None;

@@ -96,7 +96,7 @@ impl Meta {
 }
 
 impl ReadTables {
-    pub fn open(txn: &ReadTransaction) -> Result<ReadTables, StorageError> {
+    pub(super) fn open(txn: &ReadTransaction) -> Result<ReadTables, StorageError> {
         Ok(Tables {
             index: txn.open_table(INDEX)?,
             versions: txn.open_table(VERSIONS)?,
@@ -107,7 +107,7 @@ impl ReadTables {
     }
 
     /// The newest version of one object; opens only two tables.
-    pub fn object_of(
+    pub(super) fn object_of(
         txn: &ReadTransaction,
         key: &StoreKey,
         keys: &EncryptionKeys,
@@ -158,11 +158,11 @@ where
     E: ReadableTable<ExpiryKey, ()>,
     M: ReadableTable<&'static [u8], u64>,
 {
-    pub fn with_keys(self, keys: &EncryptionKeys) -> Self {
+    pub(super) fn with_keys(self, keys: &EncryptionKeys) -> Self {
         Tables { keys: keys.clone(), ..self }
     }
 
-    pub fn meta(&self) -> Result<Meta, StorageError> {
+    pub(super) fn meta(&self) -> Result<Meta, StorageError> {
         let number = |name: &str| -> Result<u64, StorageError> {
             Ok(self.meta.get(name.as_bytes())?.map_or(0, |number| number.value()))
         };
@@ -177,17 +177,17 @@ where
         })
     }
 
-    pub fn head(&self, key: &StoreKey) -> Result<Option<KeyHead>, StorageError> {
+    pub(super) fn head(&self, key: &StoreKey) -> Result<Option<KeyHead>, StorageError> {
         head(&self.index, key)
     }
 
     /// The row of a revision, sealed if it is.
-    pub fn version(&self, revision: u64) -> Result<Option<Row>, StorageError> {
+    pub(super) fn version(&self, revision: u64) -> Result<Option<Row>, StorageError> {
         version(&self.versions, revision)
     }
 
     /// The newest version of an object.
-    pub fn object(&self, key: &StoreKey) -> Result<Option<StoredObject>, StorageError> {
+    pub(super) fn object(&self, key: &StoreKey) -> Result<Option<StoredObject>, StorageError> {
         match self.head(key)? {
             Some(head) if head.alive => {
                 alive_version(&self.versions, key, head.revision, &self.keys).map(Some)
@@ -197,7 +197,7 @@ where
     }
 
     /// The version of an object at a revision in the window, found along its chain.
-    pub fn object_at(
+    pub(super) fn object_at(
         &self,
         key: &StoreKey,
         head: KeyHead,
@@ -224,7 +224,7 @@ where
     }
 
     /// The events after a revision, in order, up to `limit` events or `most` bytes.
-    pub fn events_after(
+    pub(super) fn events_after(
         &self,
         revision: u64,
         limit: usize,
@@ -252,7 +252,7 @@ where
     }
 
     /// All objects of a resource, or of one namespace of it, in the order of keys.
-    pub fn objects(
+    pub(super) fn objects(
         &self,
         resource: ResourceId,
         namespace: Option<&str>,
@@ -270,7 +270,7 @@ where
     }
 
     /// The expired keys, at most `limit`, oldest first.
-    pub fn expired(&self, now: u64, limit: usize) -> Result<Vec<StoreKey>, StorageError> {
+    pub(super) fn expired(&self, now: u64, limit: usize) -> Result<Vec<StoreKey>, StorageError> {
         let mut keys = Vec::new();
         let end = now.saturating_add(1);
         for entry in self.expiry.range(..(end, 0, &b""[..], &b""[..]))?.take(limit) {
@@ -283,7 +283,7 @@ where
 }
 
 impl<'t> WriteTables<'t> {
-    pub fn open(txn: &'t WriteTransaction) -> Result<WriteTables<'t>, StorageError> {
+    pub(super) fn open(txn: &'t WriteTransaction) -> Result<WriteTables<'t>, StorageError> {
         Ok(Tables {
             index: txn.open_table(INDEX)?,
             versions: txn.open_table(VERSIONS)?,
@@ -293,7 +293,7 @@ impl<'t> WriteTables<'t> {
         })
     }
 
-    pub fn set_meta(&mut self, meta: &Meta) -> Result<(), StorageError> {
+    pub(super) fn set_meta(&mut self, meta: &Meta) -> Result<(), StorageError> {
         for (name, number) in meta.numbers() {
             self.meta.insert(name.as_bytes(), number)?;
         }
@@ -301,7 +301,7 @@ impl<'t> WriteTables<'t> {
     }
 
     /// Writes the numbers that changed; most writes change two.
-    pub fn update_meta(&mut self, before: &Meta, meta: &Meta) -> Result<(), StorageError> {
+    pub(super) fn update_meta(&mut self, before: &Meta, meta: &Meta) -> Result<(), StorageError> {
         for (before, (name, number)) in before.numbers().into_iter().zip(meta.numbers()) {
             if before.1 != number {
                 self.meta.insert(name.as_bytes(), number)?;
@@ -311,7 +311,7 @@ impl<'t> WriteTables<'t> {
     }
 
     /// Adds the next version of an object. A `cached` version is not read again. The encoded row is added to the buffer.
-    pub fn apply(
+    pub(super) fn apply(
         &mut self,
         meta: &mut Meta,
         mut row: Row,
@@ -341,7 +341,7 @@ impl<'t> WriteTables<'t> {
 
     /// Adds a row of the journal as it is. `previous` comes from the tables and not from the row, so that it is right
     /// even where compaction has to be repeated. Needs no key.
-    pub fn replay(
+    pub(super) fn replay(
         &mut self,
         meta: &mut Meta,
         mut row: Row,
@@ -372,7 +372,7 @@ impl<'t> WriteTables<'t> {
 
     /// Makes a version the newest of its object, sealed if its resource is, adds it to the buffer, and returns its encoded
     /// length.
-    pub fn insert(
+    pub(super) fn insert(
         &mut self,
         revision: u64,
         row: &Row,
@@ -389,7 +389,7 @@ impl<'t> WriteTables<'t> {
     }
 
     /// Moves the compacted revision up to `to`, at most `limit` revisions.
-    pub fn compact(&mut self, meta: &mut Meta, to: u64, limit: u64) -> Result<(), StorageError> {
+    pub(super) fn compact(&mut self, meta: &mut Meta, to: u64, limit: u64) -> Result<(), StorageError> {
         let to = to.min(meta.revision).min(meta.compacted.saturating_add(limit));
         for revision in meta.compacted.saturating_add(1)..=to {
             let (row, len) = match self.versions.get(revision)? {
@@ -442,13 +442,13 @@ pub(super) struct KeyBound(u16, Vec<u8>, Vec<u8>);
 
 impl KeyBound {
     /// The bound right after a key: no other key fits between.
-    pub fn behind(key: &StoreKey) -> KeyBound {
+    pub(super) fn behind(key: &StoreKey) -> KeyBound {
         let mut name = key.name.as_bytes().to_vec();
         name.push(0);
         KeyBound(key.resource.0, key.namespace.as_bytes().to_vec(), name)
     }
 
-    pub fn borrowed(&self) -> (u16, &[u8], &[u8]) {
+    pub(super) fn borrowed(&self) -> (u16, &[u8], &[u8]) {
         (self.0, &self.1, &self.2)
     }
 }

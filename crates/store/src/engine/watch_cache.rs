@@ -32,7 +32,7 @@ pub(super) struct WatchScope {
 }
 
 impl WatchScope {
-    pub fn covers(&self, key: &StoreKey) -> bool {
+    pub(super) fn covers(&self, key: &StoreKey) -> bool {
         self.resource == key.resource && self.namespace.as_ref().is_none_or(|only| *only == key.namespace)
     }
 }
@@ -70,18 +70,18 @@ pub(super) struct Notification {
 }
 
 impl WatcherSlot {
-    pub fn set_waker(&self, waker: &Waker) {
+    pub(super) fn set_waker(&self, waker: &Waker) {
         let mut slot = lock(&self.0);
         if !slot.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
             slot.waker = Some(waker.clone());
         }
     }
 
-    pub fn take_notification(&self) -> Option<Notification> {
+    pub(super) fn take_notification(&self) -> Option<Notification> {
         lock(&self.0).notification.take()
     }
 
-    pub fn is_notified(&self) -> bool {
+    pub(super) fn is_notified(&self) -> bool {
         lock(&self.0).notification.is_some()
     }
 
@@ -133,7 +133,7 @@ pub(super) struct WatchCache {
 }
 
 impl WatchCache {
-    pub fn new(revision: Revision, limits: HistoryLimits, commit: CommitMode) -> WatchCache {
+    pub(super) fn new(revision: Revision, limits: HistoryLimits, commit: CommitMode) -> WatchCache {
         WatchCache {
             history: RwLock::new(EventHistory::new(revision, limits)),
             slots: Mutex::new(BTreeMap::new()),
@@ -148,16 +148,16 @@ impl WatchCache {
         }
     }
 
-    pub fn history(&self) -> RwLockReadGuard<'_, EventHistory> {
+    pub(super) fn history(&self) -> RwLockReadGuard<'_, EventHistory> {
         self.history.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn revision(&self) -> Revision {
+    pub(super) fn revision(&self) -> Revision {
         self.history().revision
     }
 
     /// Adds durable events to the history. [`WatchCache::notify`] follows, after the writers have their answers.
-    pub fn publish(&self, events: Vec<WatchEvent>) -> AffectedScopes {
+    pub(super) fn publish(&self, events: Vec<WatchEvent>) -> AffectedScopes {
         let mut affected = AffectedScopes::new();
         let events: Vec<_> = events.into_iter().map(Arc::new).collect();
         for event in &events {
@@ -174,12 +174,12 @@ impl WatchCache {
     }
 
     /// The revision up to which all watchers were notified.
-    pub fn notified(&self) -> Revision {
+    pub(super) fn notified(&self) -> Revision {
         Revision(self.notified.load(Ordering::SeqCst))
     }
 
     /// Notifies the watchers of published events: a few directly, many by the notifier.
-    pub fn notify(&self, affected: AffectedScopes) {
+    pub(super) fn notify(&self, affected: AffectedScopes) {
         if affected.is_empty() {
             return;
         }
@@ -218,7 +218,7 @@ impl WatchCache {
 
     /// The notifier thread: notifies many watchers in waves, until [`WatchCache::close`]. Events that are published
     /// during a wave come with the next one: a thousand watchers at a thousand events per second are no million wake-ups.
-    pub fn notify_in_waves(&self, clock: &Clock) {
+    pub(super) fn notify_in_waves(&self, clock: &Clock) {
         let processors = thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let (mut last, mut slowdown) = (self.notified(), 1);
         while let Some((affected, revision)) = self.next_wave() {
@@ -258,7 +258,7 @@ impl WatchCache {
         (!pending.closed).then(|| (pending.wave.clone(), pending.revision))
     }
 
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.history.write().unwrap_or_else(PoisonError::into_inner).closed = true;
         lock(&self.pending).closed = true;
         self.work.notify_all();
@@ -268,13 +268,13 @@ impl WatchCache {
         }
     }
 
-    pub fn subscribe(&self, scope: &WatchScope) -> Arc<WatcherSlot> {
+    pub(super) fn subscribe(&self, scope: &WatchScope) -> Arc<WatcherSlot> {
         let slot = Arc::new(WatcherSlot::default());
         lock(&self.slots).entry(scope.clone()).or_default().push(slot.clone());
         slot
     }
 
-    pub fn unsubscribe(&self, scope: &WatchScope, slot: &Arc<WatcherSlot>) {
+    pub(super) fn unsubscribe(&self, scope: &WatchScope, slot: &Arc<WatcherSlot>) {
         let mut slots = lock(&self.slots);
         let Some(group) = slots.get_mut(scope) else { return };
         group.retain(|other| !Arc::ptr_eq(other, slot));
@@ -283,7 +283,7 @@ impl WatchCache {
         }
     }
 
-    pub fn watchers(&self) -> usize {
+    pub(super) fn watchers(&self) -> usize {
         lock(&self.slots).values().map(Vec::len).sum()
     }
 }

@@ -19,11 +19,11 @@ enum Step {
 
 /// A JSON path such as `.status.conditions[?(@.type=='Accepted')].status`.
 #[derive(Debug, PartialEq, Eq)]
-pub struct JsonPath(Vec<Step>);
+pub(crate) struct JsonPath(Vec<Step>);
 
 impl JsonPath {
     /// Parses a path; `None` if it has more than names, indices, `[*]` and comparisons with a string.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut steps = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {

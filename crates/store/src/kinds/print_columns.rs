@@ -6,7 +6,7 @@ use super::{crd_columns, print_cells};
 
 /// One column of a table.
 #[derive(Debug)]
-pub struct Column {
+pub(crate) struct Column {
     pub name: &'static str,
     /// `string`, `integer` or `date`.
     pub kind: &'static str,
@@ -17,7 +17,7 @@ pub struct Column {
 
 /// The content of a column.
 #[derive(Debug)]
-pub enum Cell {
+pub(crate) enum Cell {
     /// The value at a path; `<none>` if missing.
     Field(&'static str),
     /// The time since creation.

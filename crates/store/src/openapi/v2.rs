@@ -18,7 +18,7 @@ const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protob
 const OLD_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 
 /// The document in the negotiated content type.
-pub fn document(headers: &HeaderMap) -> Result<(&'static str, Bytes), StatusError> {
+pub(crate) fn document(headers: &HeaderMap) -> Result<(&'static str, Bytes), StatusError> {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut ranges = accepted.flat_map(|value| value.split(',')).filter_map(|range| {
         let range = range.split(';').next().unwrap_or_default().trim();

@@ -15,7 +15,7 @@ const BASE64: GeneralPurpose =
     GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
 /// Decodes base64. Line ends, which YAML keeps, are skipped.
-pub fn bytes(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn bytes(text: &str) -> Option<Vec<u8>> {
     if text.contains(['\r', '\n']) {
         return BASE64.decode(text.replace(['\r', '\n'], "")).ok();
     }

@@ -48,7 +48,7 @@ struct Shapes {
 }
 
 /// Whether an object certainly has the right types and no unknown fields.
-pub fn fits(object: &Value, schema: &'static Value) -> bool {
+pub(crate) fn fits(object: &Value, schema: &'static Value) -> bool {
     static SHAPES: OnceLock<Shapes> = OnceLock::new();
     let shapes = SHAPES.get_or_init(|| {
         let mut shapes = Shapes::default();

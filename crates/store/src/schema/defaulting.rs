@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 /// Deeper than any schema.
 const MAX_DEPTH: usize = 64;
 
-pub fn fill_defaults(schema: &'static Value, object: &mut Value) {
+pub(crate) fn fill_defaults(schema: &'static Value, object: &mut Value) {
     if has_some(schema) {
         fill(schema, object, 0);
     }

@@ -1,6 +1,7 @@
 //! A real Envoy, configured by nothing but our server: it does what the policies say, and goes on doing so while
 //! everything around it changes.
 
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
 mod changes;

@@ -8,6 +8,8 @@
 //!
 //! ZONEWARD_BINARY names another build to attack, ZONEWARD_SOAK_SECONDS the length of each attack; an argument runs only
 //! attacks whose names contain it.
+
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends here")]
 
 mod attacks;

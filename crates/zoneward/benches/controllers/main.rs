@@ -2,6 +2,8 @@
 //! one pod's change until its slice is on the watch, CPU and memory. `cargo xtask bench controllers`.
 //! With ZONEWARD_BENCH_COUNT=1 only the parts whose instructions are counted run, with ZONEWARD_BENCH_HANDOVER=1 only
 //! the hand-over from one process to the next.
+
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends here")]
 
 mod handover;

@@ -1,6 +1,8 @@
 //! What the dashboard costs in a cluster of 10,000 Services: server time of each page, its size, and 50 viewers at rest,
 //! with the embedded API, the controller and the viewers in one process; and the memory of the fullest traffic ledger, in a
 //! process of its own. `cargo xtask bench dashboard`.
+
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends here")]
 #![allow(dead_code, reason = "the worlds of other benches are used in part")]
 

@@ -4,6 +4,8 @@
 //!
 //! Every proxy has one thread, no access log, and the same nginx behind it. They take turns: what disturbs the machine
 //! disturbs all. CPU is what the kernel counted for the proxy's processes, so it means something on a busy machine too.
+
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends here")]
 
 mod handshakes;

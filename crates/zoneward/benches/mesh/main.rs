@@ -1,6 +1,8 @@
 //! How fast one of 10,000 routes changes: from the write at the embedded API until the proxy answers by it, all in one
 //! process. `cargo xtask bench mesh`.
 //! With ZONEWARD_BENCH_COUNT=1 only the parts whose instructions are counted run.
+
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends here")]
 
 mod phases;

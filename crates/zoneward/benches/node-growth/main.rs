@@ -3,6 +3,8 @@
 //!
 //! Numbers of Services may be given: `cargo xtask bench node-growth -- 1000 10000`. Each row is a process of its own, in
 //! namespaces of its own.
+
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends here")]
 
 mod floor;

@@ -4,6 +4,8 @@
 //! The proxy is the real program in a process of its own, in network namespaces that this process enters first. With
 //! ZONEWARD_BENCH_COUNT=1 only the parts whose instructions are counted run; ZONEWARD_BENCH_CONTENT_TYPE=application/json
 //! reads objects as JSON.
+
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends here")]
 
 #[path = "../../../dataplane/tests/namespace.rs"]

@@ -12,6 +12,8 @@
 //! (of the nodes' watches; `{zone}` is the node's zone; repeated for a second watch) and `--controller-flag TEXT`.
 //! `--subsetting` measures twice, with all slices for all nodes and with slices by zone, and has Services that are large
 //! enough for them. `--memory N,N` measures the memory of a controller alone.
+
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends here")]
 
 mod api;

@@ -9,6 +9,8 @@
 //!           --- Envoy, load_aware_locality  ---> port 9004    reports rate / capacity (ORCA)
 //! ```
 //! All competitors get the same demand at the same time: what disturbs the machine disturbs all.
+
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, reason = "a bench that cannot go on ends here")]
 
 mod agent;

@@ -113,7 +113,7 @@ fn remove_resolver_config(dry_run: bool, report: &mut CleanupReport) {
     }
 }
 
-pub fn run(args: &Cleanup) -> Result<bool> {
+pub(super) fn run(args: &Cleanup) -> Result<bool> {
     let running = running::find(Path::new("/proc"), args.only_zoneward);
     let mut report = CleanupReport { running, ..CleanupReport::default() };
     if args.only_zoneward {

@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_NAMES: u32 = 500;
 
 /// Prints the candidates, one per line. Never fails: a shell cannot show errors.
-pub fn run(words: &[String]) -> Result<bool> {
+pub(super) fn run(words: &[String]) -> Result<bool> {
     if let Some(completion) = Completion::at_cursor(words, &Cli::command()) {
         let (sender, names) = mpsc::channel();
         #[allow(clippy::disallowed_methods, reason = "abandoned on timeout, when the process exits")]

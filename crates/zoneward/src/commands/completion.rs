@@ -9,7 +9,7 @@ use crate::cli::Cli;
 use output::print_text;
 
 /// Prints the script for a shell.
-pub fn run(shell: Shell) -> Result<bool> {
+pub(super) fn run(shell: Shell) -> Result<bool> {
     let mut script = Vec::new();
     generate(shell, &mut Cli::command(), "zoneward", &mut script);
     print_text(&(String::from_utf8_lossy(&script) + names(shell)))?;

@@ -27,7 +27,7 @@ use plan::gateway_api::AssignedAddresses;
 use tracing::warn;
 
 /// Runs until SIGINT or SIGTERM.
-pub fn run(args: &cli::Controller) -> Result<bool> {
+pub(super) fn run(args: &cli::Controller) -> Result<bool> {
     log::start(&args.log);
     let runtime = tokio::runtime::Runtime::new().context("starting threads")?;
     match args.hand_back {

@@ -23,20 +23,20 @@ pub(super) struct HttpSession {
 }
 
 impl HttpSession {
-    pub async fn new(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Self> {
+    pub(super) async fn new(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Self> {
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.context("speaking HTTP")?;
         tokio::spawn(connection);
         Ok(Self { sender })
     }
 
     /// Connects to an address; `what` is there.
-    pub async fn direct(address: SocketAddr, what: &str) -> Result<Self> {
+    pub(super) async fn direct(address: SocketAddr, what: &str) -> Result<Self> {
         let stream = TcpStream::connect(address).await;
         Self::new(stream.with_context(|| format!("connecting to {what} at {address}"))?).await
     }
 
     /// The body of a page; another status than 200 is an error with its text.
-    pub async fn get(&mut self, path: &str) -> Result<Bytes> {
+    pub(super) async fn get(&mut self, path: &str) -> Result<Bytes> {
         let request = Request::get(path).header("host", "localhost").body(Empty::<Bytes>::new())?;
         let response = self.sender.send_request(request).await.context("sending a request")?;
         let status = response.status();

@@ -10,7 +10,7 @@ use crate::cli::Cli;
 use output::print_text;
 
 /// Prints the page of `zoneward`, or writes the pages of all commands into a folder.
-pub fn run(dir: Option<&Path>) -> Result<bool> {
+pub(super) fn run(dir: Option<&Path>) -> Result<bool> {
     let command = Cli::command();
     let Some(dir) = dir else {
         let mut page = Vec::new();

@@ -17,7 +17,7 @@ use node::sysctl;
 /// Worker threads of servers and watches; the sync loop runs on the main thread.
 const THREADS: usize = 2;
 
-pub fn run(args: &NodeFlags) -> Result<bool> {
+pub(super) fn run(args: &NodeFlags) -> Result<bool> {
     let (settings, notices) = settings(args)?;
     if let Some(path) = &args.write_config_to {
         let text = serde_saphyr::to_string(&settings.configuration).context("writing the configuration")?;

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::cli::{Format, StoreCheck, StoreCommand, StoreFile, StoreMigrate, StoreRestore};
 use output::{print_text, print_value};
 
-pub fn run(command: &StoreCommand) -> Result<bool> {
+pub(super) fn run(command: &StoreCommand) -> Result<bool> {
     match command {
         StoreCommand::Backup(args) => backup(args),
         StoreCommand::Restore(args) => restore(args),

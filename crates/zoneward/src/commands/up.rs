@@ -61,7 +61,7 @@ use insight::traffic_ledger::SharedLedger;
 const IDENTITY: &str = "zoneward-up";
 
 /// Runs until SIGINT or SIGTERM.
-pub fn run(args: &cli::Up) -> Result<bool> {
+pub(super) fn run(args: &cli::Up) -> Result<bool> {
     log::start(&args.log);
     args.gateway_api_channel.apply();
     let runtime = tokio::runtime::Runtime::new().context("starting threads")?;

@@ -11,7 +11,7 @@ use output::{print_text, print_value};
 /// The oldest Kubernetes with `discovery.k8s.io/v1`.
 const OLDEST_KUBERNETES: &str = "1.21";
 
-pub fn run(args: &VersionArgs) -> Result<bool> {
+pub(super) fn run(args: &VersionArgs) -> Result<bool> {
     let server = match args.client || !args.connection.is_named() {
         true => None,
         false => Some(server(args)),

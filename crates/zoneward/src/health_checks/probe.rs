@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 /// The error is the reason, stable from one check to the next.
-pub async fn run(address: SocketAddr, check: &EndpointCheck) -> Result<(), String> {
+pub(super) async fn run(address: SocketAddr, check: &EndpointCheck) -> Result<(), String> {
     let what = match &check.probe {
         Probe::Tcp { .. } => format!("TCP {address}"),
         Probe::Http { path, .. } => format!("GET http://{address}{path}"),

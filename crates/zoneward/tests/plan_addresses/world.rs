@@ -16,8 +16,6 @@ use store::engine::{Engine, EngineOptions};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Longer than any grace but that of a minute.
-
 pub struct World {
     client: Client,
 }

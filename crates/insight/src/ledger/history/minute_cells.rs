@@ -27,7 +27,7 @@ impl MinuteCell {
 pub(super) struct MinuteCells(Vec<MinuteCell>);
 
 impl MinuteCells {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
@@ -35,11 +35,11 @@ impl MinuteCells {
         self.0.binary_search_by_key(&key, |cell| cell.key)
     }
 
-    pub fn contains(&self, key: CellKey) -> bool {
+    pub(super) fn contains(&self, key: CellKey) -> bool {
         self.place(key).is_ok()
     }
 
-    pub fn add(&mut self, key: CellKey, more: Counts) {
+    pub(super) fn add(&mut self, key: CellKey, more: Counts) {
         let at = self.place(key).unwrap_or_else(|at| {
             self.0.insert(at, MinuteCell { key, connections: 0, bytes: 0 });
             at
@@ -48,29 +48,29 @@ impl MinuteCells {
     }
 
     /// With unknown zones if there is no room for another pair.
-    pub fn add_within(&mut self, most: usize, key: CellKey, more: Counts) {
+    pub(super) fn add_within(&mut self, most: usize, key: CellKey, more: Counts) {
         let has_room = self.len() < most || self.contains(key);
         let key = if has_room { key } else { CellKey { from: UNKNOWN, to: UNKNOWN, ..key } };
         self.add(key, more);
     }
 
     /// Gives back memory that a full minute does not need.
-    pub fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.0.shrink_to_fit();
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (CellKey, Counts)> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (CellKey, Counts)> + '_ {
         self.0.iter().map(|cell| (cell.key, cell.counts()))
     }
 
-    pub fn of_owner(&self, owner: u16) -> impl Iterator<Item = (CellKey, Counts)> + '_ {
+    pub(super) fn of_owner(&self, owner: u16) -> impl Iterator<Item = (CellKey, Counts)> + '_ {
         let first = self.0.partition_point(|cell| cell.key.owner < owner);
         let cells = self.0[first..].iter().take_while(move |cell| cell.key.owner == owner);
         cells.map(|cell| (cell.key, cell.counts()))
     }
 
     /// Moves the cells of some owners to the row of other Services.
-    pub fn move_to_others(&mut self, is_moved: impl Fn(u16) -> bool) {
+    pub(super) fn move_to_others(&mut self, is_moved: impl Fn(u16) -> bool) {
         let moved: Vec<MinuteCell> = self.0.iter().filter(|cell| is_moved(cell.key.owner)).copied().collect();
         if moved.is_empty() {
             return;
@@ -89,7 +89,7 @@ pub(super) struct CellSums(Vec<(CellKey, Counts)>);
 
 impl CellSums {
     /// Costs a comparison for each cell: the keys of minutes are mostly the same.
-    pub fn add(&mut self, cells: &MinuteCells) {
+    pub(super) fn add(&mut self, cells: &MinuteCells) {
         let (mut at, mut new) = (0, Vec::new());
         for (key, counts) in cells.iter() {
             while self.0.get(at).is_some_and(|(known, _)| *known < key) {
@@ -106,7 +106,7 @@ impl CellSums {
         }
     }
 
-    pub fn into_iter(self) -> impl Iterator<Item = (CellKey, Counts)> {
+    pub(super) fn into_iter(self) -> impl Iterator<Item = (CellKey, Counts)> {
         self.0.into_iter()
     }
 }

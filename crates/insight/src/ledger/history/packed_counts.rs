@@ -9,7 +9,7 @@ pub(super) struct PackedCounts(Box<[u8]>);
 
 impl PackedCounts {
     /// `counts` are sorted.
-    pub fn new(counts: &[(CellKey, Counts)]) -> Self {
+    pub(super) fn new(counts: &[(CellKey, Counts)]) -> Self {
         let mut bytes = Vec::with_capacity(counts.len() * 12);
         let mut owner = 0;
         for (key, counts) in counts {
@@ -22,7 +22,7 @@ impl PackedCounts {
         Self(bytes.into())
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (CellKey, Counts)> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (CellKey, Counts)> + '_ {
         let (mut rest, mut owner) = (&*self.0, 0_u16);
         std::iter::from_fn(move || {
             owner = owner.saturating_add(u16::try_from(read(&mut rest)?).ok()?);

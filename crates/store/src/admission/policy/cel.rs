@@ -266,7 +266,7 @@ fn convert(value: &Value) -> Cel {
 }
 
 /// The expressions of a policy that do not compile: path and error of each.
-pub fn uncompilable(policy: &Value) -> Vec<(String, String)> {
+pub(crate) fn uncompilable(policy: &Value) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let count: usize = ["matchConditions", "variables", "validations"]
         .iter()

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 type Spec = Map<String, Value>;
 
 /// Keeps allocated values and drops fields of the old type.
-pub fn preserve_allocated(old: &Value, new: &mut Value) {
+pub(crate) fn preserve_allocated(old: &Value, new: &mut Value) {
     let Some(old) = old["spec"].as_object() else { return };
     let Some(new) = new.get_mut("spec").and_then(Value::as_object_mut) else { return };
     keep_allocated(old, new);

@@ -12,13 +12,13 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ExportOptions {
+pub(super) struct ExportOptions {
     pub keep_cluster_ips: bool,
     pub keep_node_ports: bool,
 }
 
 #[derive(Debug, Default)]
-pub struct Exported {
+pub(super) struct Exported {
     /// In the order of the input.
     pub objects: Vec<Value>,
     pub pods: usize,
@@ -26,7 +26,7 @@ pub struct Exported {
 }
 
 /// The manifests of these objects, and what is lost on the way.
-pub fn export(objects: Vec<Value>, options: &ExportOptions) -> Exported {
+pub(super) fn export(objects: Vec<Value>, options: &ExportOptions) -> Exported {
     let mut exported = Exported::default();
     for object in objects {
         if object["kind"] == "Pod" {
@@ -93,7 +93,7 @@ fn notice(object: &Value) -> Option<String> {
 }
 
 /// The object without what servers and controllers set.
-pub fn manifest(object: Value, options: &ExportOptions) -> Value {
+pub(super) fn manifest(object: Value, options: &ExportOptions) -> Value {
     let Value::Object(mut fields) = object else { return object };
     fields.shift_remove("status");
     if let Some(Value::Object(metadata)) = fields.get_mut("metadata") {

@@ -25,7 +25,7 @@ fn value(object: DynamicObject, kind: ObjectKind) -> Result<Value> {
     Ok(value)
 }
 
-pub async fn find(client: &Client, spec: &ExposeSpec) -> Result<ExistingObjects> {
+pub(super) async fn find(client: &Client, spec: &ExposeSpec) -> Result<ExistingObjects> {
     let service = within(client, spec, ObjectKind::Service).get_opt(&spec.name).await;
     let service = service.with_context(|| format!("reading Service {}/{}", spec.namespace, spec.name))?;
     let service = service.map(|service| value(service, ObjectKind::Service)).transpose()?;
@@ -86,7 +86,7 @@ async fn list(api: &Api<DynamicObject>, kind: ObjectKind, selector: Option<&str>
     }
 }
 
-pub async fn write(client: &Client, spec: &ExposeSpec, writes: &mut PlannedWrites) -> Result<()> {
+pub(super) async fn write(client: &Client, spec: &ExposeSpec, writes: &mut PlannedWrites) -> Result<()> {
     if let Some(service) = &mut writes.service {
         put(&within(client, spec, ObjectKind::Service), ObjectKind::Service, service).await?;
         let owner = json!([{

@@ -114,7 +114,7 @@ fn unreachable(ip: IpAddr) -> Option<String> {
 }
 
 #[derive(Clone, Debug)]
-pub struct ExposeSpec {
+pub(super) struct ExposeSpec {
     pub namespace: String,
     pub name: String,
     pub port: Option<ExposePort>,
@@ -126,7 +126,7 @@ pub struct ExposeSpec {
 }
 
 impl ExposeSpec {
-    pub fn new(
+    pub(super) fn new(
         namespace: &str,
         name: &str,
         port: Option<ExposePort>,
@@ -150,7 +150,7 @@ impl ExposeSpec {
     }
 
     /// The families of the targets, IPv4 first.
-    pub fn families(&self) -> Vec<Family> {
+    pub(super) fn families(&self) -> Vec<Family> {
         let has = |family: &Family| self.targets.iter().any(|t| Family::of(t.address.ip()) == *family);
         [Family::V4, Family::V6].into_iter().filter(has).collect()
     }

@@ -30,7 +30,7 @@ const CREATED_BY: &str = "expose";
 const MAX_ENDPOINTS: usize = 1_000;
 
 #[derive(Debug, Default)]
-pub struct ExistingObjects {
+pub(super) struct ExistingObjects {
     pub service: Option<Value>,
     /// All slices of the Service, of any controller.
     pub slices: Vec<Value>,
@@ -42,7 +42,7 @@ pub struct ExistingObjects {
 
 /// The Node of a joined machine.
 #[derive(Clone, Debug)]
-pub struct ExposingNode {
+pub(super) struct ExposingNode {
     pub name: String,
     pub uid: String,
     pub zone: Option<String>,
@@ -70,14 +70,14 @@ impl ExposingNode {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteAction {
+pub(super) enum WriteAction {
     Create,
     Update,
     Keep,
 }
 
 impl WriteAction {
-    pub fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
             Self::Update => "update",
@@ -88,7 +88,7 @@ impl WriteAction {
 
 /// The desired object.
 #[derive(Debug)]
-pub struct PlannedWrite {
+pub(super) struct PlannedWrite {
     pub action: WriteAction,
     pub object: Value,
 }
@@ -103,17 +103,17 @@ impl PlannedWrite {
         Self { action, object }
     }
 
-    pub fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         self.object["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    pub fn title(&self) -> String {
+    pub(super) fn title(&self) -> String {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let metadata = &self.object["metadata"];
         format!("{} {}/{}", text(&self.object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]))
     }
 
-    pub fn what(&self) -> String {
+    pub(super) fn what(&self) -> String {
         let Some(endpoints) = self.object["endpoints"].as_array() else {
             let ports = self.object["spec"]["ports"].as_array().into_iter().flatten();
             let ports: Vec<String> = ports.map(|port| port["port"].to_string()).collect();
@@ -126,7 +126,7 @@ impl PlannedWrite {
 
 /// Deletes come last.
 #[derive(Debug, Default)]
-pub struct PlannedWrites {
+pub(super) struct PlannedWrites {
     pub service: Option<PlannedWrite>,
     pub slices: Vec<PlannedWrite>,
     /// Kind and name.
@@ -136,7 +136,7 @@ pub struct PlannedWrites {
 }
 
 impl PlannedWrites {
-    pub fn changed(&self) -> bool {
+    pub(super) fn changed(&self) -> bool {
         let writes = self.service.iter().chain(&self.slices).any(|write| write.action != WriteAction::Keep);
         writes || !self.deletes.is_empty()
     }
@@ -162,7 +162,7 @@ fn port_label(spec: &ExposeSpec) -> Option<String> {
 }
 
 /// Replaces the endpoints of the port.
-pub fn put(spec: &ExposeSpec, existing: &ExistingObjects) -> Result<PlannedWrites> {
+pub(super) fn put(spec: &ExposeSpec, existing: &ExistingObjects) -> Result<PlannedWrites> {
     let service = desired_service(spec, existing.service.as_ref())?;
     let parsed = read_service(&service)?;
     check_families(spec, &parsed, existing.service.is_some())?;
@@ -217,7 +217,7 @@ fn check_node_rights(spec: &ExposeSpec, existing: &ExistingObjects, writes: &Pla
 }
 
 /// Removes the endpoints of a port, or of all ports; and the Service, if this command created it and none are left.
-pub fn remove(spec: &ExposeSpec, existing: &ExistingObjects) -> Result<PlannedWrites> {
+pub(super) fn remove(spec: &ExposeSpec, existing: &ExistingObjects) -> Result<PlannedWrites> {
     let mut writes = PlannedWrites::default();
     let Some(service) = &existing.service else { return Ok(writes) };
     let wanted = port_label(spec);

@@ -14,11 +14,14 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 /// Deadline of the handshake.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Hash of the public key, and certificate (DER).
+type HashedCertificate = (String, Vec<u8>);
+
 /// The authority (DER) with this hash (`sha256:HEX`) at `HOST:PORT`. Its signature of the server's certificate is not
 /// verified here: the next connection does, with the authority as its only root.
 pub(super) async fn authority(host: &str, hash: &str) -> Result<Vec<u8>> {
-    // Hash and certificate of all that the server sent.
-    let seen: Arc<Mutex<Vec<(String, Vec<u8>)>>> = Arc::default();
+    // All that the server sent.
+    let seen: Arc<Mutex<Vec<HashedCertificate>>> = Arc::default();
     let (sent, wanted) = (seen.clone(), hash.to_owned());
     let accepts = move |own: &CertificateDer<'_>, chain: &[CertificateDer<'_>]| {
         let all = std::iter::once(own).chain(chain);

@@ -31,14 +31,14 @@ const RENEWAL_TIMEOUT: Duration = Duration::from_secs(10);
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The flags for a machine that joins for the first time.
-pub struct JoinFlags {
+pub(super) struct JoinFlags {
     pub server: String,
     pub token: String,
     pub ca_hash: String,
 }
 
 /// A stored credential.
-pub struct NodeCredential {
+pub(super) struct NodeCredential {
     pub node: String,
     pub server: String,
     pub(super) authority: String,
@@ -98,7 +98,7 @@ pub(super) fn kubeconfig(server: &str, authority: &str, user: &str, token: &str)
 
 /// The stored credential, renewed if the API answers; or a new one, by the token of the flags. A URL replaces the stored
 /// one: the API may have moved, and its authority is known.
-pub async fn obtain(
+pub(super) async fn obtain(
     path: &Path,
     url: Option<&str>,
     flags: Option<&JoinFlags>,
@@ -204,7 +204,7 @@ fn split(server: &str) -> Result<(String, String)> {
 }
 
 /// Renews the stored credential in time, until `stop` turns true.
-pub async fn keep(client: Client, path: PathBuf, clock: Clock, mut stop: watch::Receiver<bool>) {
+pub(super) async fn keep(client: Client, path: PathBuf, clock: Clock, mut stop: watch::Receiver<bool>) {
     let mut is_failing = false;
     loop {
         let stored = NodeCredential::read(&path).ok().flatten();

@@ -77,6 +77,6 @@ impl ProxyFlags {
 }
 
 /// The way of proxies to the API.
-pub fn access(client: Client, kubeconfig: &Path, node: &str, clock: &Clock) -> Result<ProxyAccess> {
+pub(super) fn access(client: Client, kubeconfig: &Path, node: &str, clock: &Clock) -> Result<ProxyAccess> {
     Ok(ProxyAccess::Credentials(ProxyCredentials::open(client, kubeconfig, node, clock)?))
 }

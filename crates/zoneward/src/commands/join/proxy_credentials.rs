@@ -24,7 +24,7 @@ use crate::commands::up::proxy_folder::{ProxyFolder, protect};
 const RETRY: Duration = Duration::from_secs(5);
 const CHECK_PERIOD: Duration = Duration::from_secs(60);
 
-pub struct ProxyCredentials {
+pub(crate) struct ProxyCredentials {
     shared: Arc<Shared>,
 }
 
@@ -38,7 +38,7 @@ struct Shared {
 }
 
 /// The credential of one proxy; it is removed when this is dropped.
-pub struct KeptCredential {
+pub(crate) struct KeptCredential {
     /// Its kubeconfig.
     pub path: PathBuf,
     /// The user that the proxy runs as; `None` for that of this process.
@@ -58,7 +58,7 @@ impl Drop for KeptCredential {
 }
 
 impl ProxyCredentials {
-    pub fn open(client: Client, kubeconfig: &Path, node: &str, clock: &Clock) -> Result<Self> {
+    pub(crate) fn open(client: Client, kubeconfig: &Path, node: &str, clock: &Clock) -> Result<Self> {
         let data = kubeconfig.parent().unwrap_or_else(|| Path::new("."));
         let (folder, kubeconfig) = (ProxyFolder::open(data)?, kubeconfig.to_owned());
         let shared = Shared { client, kubeconfig, node: node.to_owned(), folder, clock: clock.clone() };
@@ -66,7 +66,7 @@ impl ProxyCredentials {
     }
 
     /// Gets a credential for the proxy with a number, and keeps it valid.
-    pub fn keep(&self, number: usize, proxy: &ProxyUser) -> KeptCredential {
+    pub(crate) fn keep(&self, number: usize, proxy: &ProxyUser) -> KeptCredential {
         let (path, user) =
             (self.shared.folder.file(&format!("{number}.kubeconfig")), self.shared.folder.user(number));
         let (is_ready, ready) = watch::channel(false);

@@ -52,7 +52,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    pub fn new(loaded: LoadedObjects) -> Self {
+    pub(super) fn new(loaded: LoadedObjects) -> Self {
         let mut frontends = BTreeMap::new();
         let mut node_ports = BTreeMap::new();
         let mut endpoints: BTreeMap<IpAddr, Vec<ServiceKey>> = BTreeMap::new();
@@ -78,12 +78,12 @@ impl Directory {
     }
 
     /// Whether the endpoint is an endpoint of the objects that were read.
-    pub fn knows(&self, connection: &LoggedConnection) -> bool {
+    pub(super) fn knows(&self, connection: &LoggedConnection) -> bool {
         self.endpoints.contains_key(&connection.endpoint.ip())
     }
 
     /// `None` if no Service has the address that the client connected to.
-    pub fn resolve(&self, node: &str, connection: &LoggedConnection) -> Option<ObservedConnection> {
+    pub(super) fn resolve(&self, node: &str, connection: &LoggedConnection) -> Option<ObservedConnection> {
         let protocol = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
         let protocol = protocol.into_iter().find(|protocol| protocol.as_str() == connection.protocol)?;
         let frontend = connection.frontend;

@@ -51,12 +51,12 @@ struct LogPage {
 }
 
 impl NodeLog {
-    pub fn direct(node: &str, address: SocketAddr) -> Self {
+    pub(super) fn direct(node: &str, address: SocketAddr) -> Self {
         Self { node: node.to_owned(), address, pod: None }
     }
 
     /// The logs of these nodes, or of all, and why others cannot be read from here.
-    pub async fn find(
+    pub(super) async fn find(
         client: &Client,
         namespace: &str,
         nodes: &[String],
@@ -118,7 +118,7 @@ impl NodeLog {
     }
 
     /// Reads the log until the receiver is dropped.
-    pub fn follow(self, client: Client, messages: mpsc::Sender<NodeMessage>) {
+    pub(super) fn follow(self, client: Client, messages: mpsc::Sender<NodeMessage>) {
         tokio::spawn(async move {
             let mut failures = 0;
             while failures < ATTEMPTS && !messages.is_closed() {

@@ -10,7 +10,7 @@ use crate::cli::{Format, PlanAddresses};
 use cluster::input::LoadedObjects;
 use output::{notices_text, notices_value, print_text, print_value, render, table};
 
-pub fn run(args: &PlanAddresses) -> Result<bool> {
+pub(crate) fn run(args: &PlanAddresses) -> Result<bool> {
     let mut loaded = LoadedObjects::read(&args.input)?;
     let services: Vec<_> = loaded.snapshot.services().map(|(service, _)| service).collect();
     let service_cidrs: Vec<_> = loaded.snapshot.service_cidrs().collect();

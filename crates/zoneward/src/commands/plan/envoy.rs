@@ -21,7 +21,7 @@ use crate::routes::{PlannedRoutes, PlannedScope};
 use cluster::input::LoadedObjects;
 use output::{count, notices_text, notices_value, print_text, print_value, render as text_of, table};
 
-pub fn run(args: &PlanRoutes) -> Result<bool> {
+pub(super) fn run(args: &PlanRoutes) -> Result<bool> {
     let mut loaded = LoadedObjects::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
     let (before, mut notices) = rendered(args, &loaded.snapshot, namespace)?;

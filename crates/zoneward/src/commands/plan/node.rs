@@ -23,7 +23,7 @@ use cluster::input::LoadedObjects;
 use node::{NodeChoice, NodeWorld};
 use output::{count, notices_text, notices_value, print_text, print_value};
 
-pub fn run(args: &PlanNode) -> Result<bool> {
+pub(crate) fn run(args: &PlanNode) -> Result<bool> {
     let choice = NodeChoice::new(&args.node, args.live)?;
     let mut loaded = LoadedObjects::read(&choice.input(&args.input))?;
     choice.apply_view(&mut loaded);

@@ -14,7 +14,7 @@ use crate::routes::{PlannedRoutes, PlannedScope};
 use cluster::input::LoadedObjects;
 use output::{notices_text, notices_value, print_text, print_value, render, table};
 
-pub fn run(args: &PlanRoutes) -> Result<bool> {
+pub(crate) fn run(args: &PlanRoutes) -> Result<bool> {
     if args.form == RoutesAs::Envoy {
         return super::envoy::run(args);
     }

@@ -12,7 +12,7 @@ use crate::commands::planning;
 use cluster::input::LoadedObjects;
 use output::{count, notices_text, notices_value, print_text, print_value, render, table};
 
-pub fn run(args: &PlanSlices) -> Result<bool> {
+pub(crate) fn run(args: &PlanSlices) -> Result<bool> {
     let mut loaded = LoadedObjects::read(&args.input)?;
     let base = planning::base(&args.input, &mut loaded.notices);
     let planner = Planner::new(&loaded.snapshot, args.making.planning(args.coexist, base));

@@ -17,7 +17,7 @@ use crate::cli::{Format, PlanStatus};
 use cluster::input::LoadedObjects;
 use output::{notices_text, notices_value, print_text, print_value, render, table};
 
-pub fn run(args: &PlanStatus) -> Result<bool> {
+pub(crate) fn run(args: &PlanStatus) -> Result<bool> {
     if args.input.files.is_empty() {
         bail!(
             "plan status reads manifests: name them with -f; `kubectl get` shows the statuses in a cluster"

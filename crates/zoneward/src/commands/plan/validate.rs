@@ -11,7 +11,7 @@ use crate::cli::{Format, PlanValidate};
 use cluster::input::Documents;
 use output::{count, print_text, print_value, render, table};
 
-pub fn run(args: &PlanValidate) -> Result<bool> {
+pub(crate) fn run(args: &PlanValidate) -> Result<bool> {
     args.gateway_api_channel.apply();
     let documents = Documents::read(&args.input)?;
     let mut report = ValidationReport::default();

@@ -23,7 +23,7 @@ use crate::commands::planning;
 use advice::{Advice, advise};
 use cluster::input::LoadedObjects;
 use cluster::object_name::ObjectName;
-pub use flags::{MechanismOverride, ReplicaChange, TrafficVolume};
+pub(super) use flags::{MechanismOverride, ReplicaChange, TrafficVolume};
 use output::{notices_text, print_text};
 use scrape::Scrape;
 

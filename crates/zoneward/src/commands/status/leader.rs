@@ -34,11 +34,11 @@ pub(in crate::commands) struct StatusServer {
 
 impl StatusServer {
     /// That of the leading controller, found by its Lease.
-    pub fn of_leader(client: Client) -> Self {
+    pub(crate) fn of_leader(client: Client) -> Self {
         Self { client, lease: None, server: None }
     }
 
-    pub fn new(client: Client, target: &StatusTarget) -> Result<Self> {
+    pub(crate) fn new(client: Client, target: &StatusTarget) -> Result<Self> {
         let lease = match &target.lease {
             None => None,
             Some(text) => match text.split_once('/') {
@@ -54,7 +54,7 @@ impl StatusServer {
     }
 
     /// The report of the leader.
-    pub async fn report(
+    pub(crate) async fn report(
         &self,
         namespace: Option<&str>,
         name: Option<&str>,
@@ -73,7 +73,7 @@ impl StatusServer {
     }
 
     /// The configuration that the leader decides with; `None` where no controller leads.
-    pub async fn planning(&self) -> Result<Option<PlanningConfig>> {
+    pub(crate) async fn planning(&self) -> Result<Option<PlanningConfig>> {
         if !self.find_lease().await?.is_some_and(|lease| is_held(&lease)) {
             return Ok(None);
         }

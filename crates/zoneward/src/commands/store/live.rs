@@ -18,7 +18,7 @@ use store::engine::{EncryptionKeys, Engine, OpenError};
 use tokio::net::UnixStream;
 
 /// Returns the revision, or `None` if no API serves the data directory.
-pub fn backup(data_dir: &Path, file: &Path) -> Result<Option<String>> {
+pub(super) fn backup(data_dir: &Path, file: &Path) -> Result<Option<String>> {
     let socket = data_dir.join("api.sock");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting")?;
     runtime.block_on(async {

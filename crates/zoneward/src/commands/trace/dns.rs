@@ -10,7 +10,7 @@ use crate::cli::{Format, TraceDns};
 use cluster::input::LoadedObjects;
 use output::{notices_text, print_text, print_value};
 
-pub fn run(args: &TraceDns) -> Result<bool> {
+pub(crate) fn run(args: &TraceDns) -> Result<bool> {
     let loaded = LoadedObjects::read(&args.input.for_node())?;
     let node = match &args.from_node {
         Some(name) => loaded.node(name)?,

@@ -18,7 +18,7 @@ use crate::routes::PlannedRoutes;
 use cluster::input::LoadedObjects;
 use output::{notices_text, print_text, print_value};
 
-pub fn run(args: &TraceHttp) -> Result<bool> {
+pub(crate) fn run(args: &TraceHttp) -> Result<bool> {
     let mut loaded = LoadedObjects::read(&args.routes.input(&args.input))?;
     let namespace = args.input.namespace.as_deref().unwrap_or("default");
     let mut routes = PlannedRoutes::plan(&args.routes, &loaded.snapshot, namespace)?;

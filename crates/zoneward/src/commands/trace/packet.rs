@@ -36,7 +36,7 @@ const ONE_SLOT: f64 = 1.0 / 256.0;
 /// The share of weight 1 of a virtual server with unequal weights.
 const ONE_WEIGHT: f64 = 1.0 / 32.0;
 
-pub fn run(args: &TracePacket) -> Result<bool> {
+pub(crate) fn run(args: &TracePacket) -> Result<bool> {
     let packets = packets(args)?;
     let choice = NodeChoice::new(&args.node, args.live)?;
     let mut loaded = LoadedObjects::read(&choice.input(&args.input))?;

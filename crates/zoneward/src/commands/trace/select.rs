@@ -12,7 +12,7 @@ use cluster::input::LoadedObjects;
 use node::offline;
 use output::{count, notices_text, print_text, print_value};
 
-pub fn run(args: &TraceSelect) -> Result<bool> {
+pub(crate) fn run(args: &TraceSelect) -> Result<bool> {
     let mut loaded = LoadedObjects::read(&args.input)?;
     if let Some(name) = &args.service {
         loaded.check_service(name, args.input.namespace.as_deref())?;

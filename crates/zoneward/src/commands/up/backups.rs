@@ -31,7 +31,7 @@ const MIN_SLEEP: Duration = Duration::from_millis(100);
 
 /// Metrics of backups.
 #[derive(Clone, Debug, Default)]
-pub struct BackupMetrics {
+pub(super) struct BackupMetrics {
     last_success: Gauge<f64, AtomicU64>,
     size: Gauge,
     successes: Counter,
@@ -39,7 +39,7 @@ pub struct BackupMetrics {
 }
 
 impl BackupMetrics {
-    pub fn register(&self, registry: &mut Registry) {
+    pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "zoneward_backup_last_success_timestamp_seconds",
             "Time of the newest backup; 0 without one",
@@ -53,7 +53,7 @@ impl BackupMetrics {
 
 /// The schedule of the flags.
 #[derive(Clone, Debug)]
-pub struct BackupSchedule {
+pub(super) struct BackupSchedule {
     every: Duration,
     folder: PathBuf,
     keep: usize,
@@ -61,7 +61,7 @@ pub struct BackupSchedule {
 
 impl BackupSchedule {
     /// `None` without flags. Creates the folder, so that a wrong path is an error at startup.
-    pub fn open(args: &BackupArgs) -> Result<Option<Self>> {
+    pub(super) fn open(args: &BackupArgs) -> Result<Option<Self>> {
         let (Some(every), Some(folder)) = (args.backup_every, &args.backup_to) else { return Ok(None) };
         let at = || format!("--backup-to {}", folder.display());
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(at)?;
@@ -120,7 +120,7 @@ fn write(engine: &Engine, file: &Path) -> Result<()> {
 }
 
 /// Backs up until `stop` turns true.
-pub async fn run(
+pub(super) async fn run(
     api: Api,
     client: Client,
     schedule: BackupSchedule,

@@ -10,14 +10,14 @@ use serde_json::json;
 use cluster::ObjectKind;
 
 /// The name that the node proxy of `up` uses.
-pub fn name() -> Result<String> {
+pub(crate) fn name() -> Result<String> {
     let host = cluster::hostname();
     anyhow::ensure!(!host.is_empty(), "this machine has no hostname: set one, or use --no-node");
     Ok(host)
 }
 
 /// Creates the Node if missing, sets its zone, and marks it ready because `command` runs. Other fields are kept.
-pub async fn register(client: Client, name: &str, zone: Option<&str>, command: &str) -> Result<()> {
+pub(crate) async fn register(client: Client, name: &str, zone: Option<&str>, command: &str) -> Result<()> {
     let resource = ObjectKind::Node.resource();
     let nodes: Api<DynamicObject> = Api::all_with(client, &resource);
     let mut labels = json!({"kubernetes.io/hostname": name});

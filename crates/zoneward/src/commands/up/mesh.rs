@@ -39,7 +39,7 @@ const EVENTS_PER_SYNC: usize = 1_024;
 const WATCHED: [ObjectKind; 2] = [ObjectKind::MeshGateway, ObjectKind::Namespace];
 
 /// How proxies reach the API.
-pub enum ProxyAccess {
+pub(crate) enum ProxyAccess {
     /// By sockets of `zoneward up`.
     Sockets(Box<ProxyApi>),
     /// By credentials, on a joined machine.
@@ -268,7 +268,7 @@ impl RunningProxy {
 }
 
 /// Keeps the proxies running until `stop` turns true.
-pub async fn keep(
+pub(crate) async fn keep(
     client: Client,
     access: ProxyAccess,
     clock: Clock,

@@ -25,7 +25,7 @@ use super::proxy_folder::{ProxyFolder, protect};
 const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// Serves the API to proxies.
-pub struct ProxyApi {
+pub(crate) struct ProxyApi {
     server: ApiServer,
     client: Client,
     folder: ProxyFolder,
@@ -34,7 +34,7 @@ pub struct ProxyApi {
 }
 
 /// The API of one proxy, until it is dropped.
-pub struct ProxySocket {
+pub(crate) struct ProxySocket {
     pub path: PathBuf,
     pub reports: Option<ReportSocket>,
     /// The user that the proxy runs as; `None` for that of this process.
@@ -50,7 +50,7 @@ impl Drop for ProxySocket {
 }
 
 /// Where one proxy reports its traffic to, until it is dropped.
-pub struct ReportSocket {
+pub(crate) struct ReportSocket {
     pub path: PathBuf,
     reporter: String,
     ledger: SharedLedger,
@@ -66,7 +66,7 @@ impl Drop for ReportSocket {
 }
 
 impl ProxyApi {
-    pub fn open(
+    pub(crate) fn open(
         server: ApiServer,
         client: Client,
         data: &Path,
@@ -76,7 +76,7 @@ impl ProxyApi {
     }
 
     /// Serves the API to the proxy with a number, as this user of the API.
-    pub fn socket(&self, number: usize, proxy: &ProxyUser) -> Result<ProxySocket> {
+    pub(crate) fn socket(&self, number: usize, proxy: &ProxyUser) -> Result<ProxySocket> {
         let user = self.folder.user(number);
         let (path, listener) = self.listen(&format!("{number}.sock"), user)?;
         let caller = Caller::new(&proxy.user_name(), &[PROXIES, apimachinery::rbac::AUTHENTICATED]);
@@ -103,7 +103,12 @@ impl ProxyApi {
     }
 
     /// Grants a gateway Secrets and ConfigMaps of a namespace by name, and no others.
-    pub async fn grant_sources(&self, gateway: &GatewayName, namespace: &str, sources: &CertificateNames) {
+    pub(crate) async fn grant_sources(
+        &self,
+        gateway: &GatewayName,
+        namespace: &str,
+        sources: &CertificateNames,
+    ) {
         let name = gateway.role(namespace);
         let rule = |resource: &str, names: &BTreeSet<String>| json!({"apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": ["list", "watch"]});
         // A rule without names would be for all objects.
@@ -124,7 +129,7 @@ impl ProxyApi {
     }
 
     /// Withdraws them.
-    pub async fn revoke_sources(&self, gateway: &GatewayName, namespace: &str) {
+    pub(crate) async fn revoke_sources(&self, gateway: &GatewayName, namespace: &str) {
         for kind in ["rolebindings", "roles"] {
             let path = format!("/apis/{RBAC}/v1/namespaces/{namespace}/{kind}/{}", gateway.role(namespace));
             if let Ok(request) = http::Request::delete(path).body(Vec::new()) {
@@ -158,14 +163,14 @@ impl ProxyApi {
 
 /// Namespace and name of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct GatewayName {
+pub(crate) struct GatewayName {
     pub namespace: String,
     pub name: String,
 }
 
 impl GatewayName {
     /// The gateway as a user of the API.
-    pub fn proxy(&self) -> ProxyUser {
+    pub(crate) fn proxy(&self) -> ProxyUser {
         ProxyUser::gateway(&self.namespace, &self.name)
     }
 
@@ -184,7 +189,7 @@ impl GatewayName {
 
 /// The Secrets and ConfigMaps of one namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CertificateNames {
+pub(crate) struct CertificateNames {
     pub secrets: BTreeSet<String>,
     pub config_maps: BTreeSet<String>,
 }

@@ -13,7 +13,7 @@ use tracing::warn;
 const FIRST_USER: u32 = 65_532;
 
 /// A folder that is removed when this is dropped.
-pub struct ProxyFolder {
+pub(crate) struct ProxyFolder {
     path: PathBuf,
     changes_user: bool,
 }
@@ -25,7 +25,7 @@ impl Drop for ProxyFolder {
 }
 
 impl ProxyFolder {
-    pub fn open(data: &Path) -> Result<Self> {
+    pub(crate) fn open(data: &Path) -> Result<Self> {
         let changes_user = supervisor::can_change_user(FIRST_USER);
         // Other users cannot enter the data directory.
         let path = match (changes_user, std::env::var_os("RUNTIME_DIRECTORY")) {
@@ -50,19 +50,19 @@ impl ProxyFolder {
         Ok(Self { path, changes_user })
     }
 
-    pub fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
     /// The user of the proxy with a number; `None` for that of this process.
-    pub fn user(&self, number: usize) -> Option<u32> {
+    pub(crate) fn user(&self, number: usize) -> Option<u32> {
         let offset = u32::try_from(number).unwrap_or(u32::MAX);
         self.changes_user.then(|| FIRST_USER.saturating_sub(offset).max(1))
     }
 }
 
 /// Lets a user alone open a file; `None` for that of this process.
-pub fn protect(path: &Path, user: Option<u32>) -> Result<()> {
+pub(crate) fn protect(path: &Path, user: Option<u32>) -> Result<()> {
     let what = || format!("protecting {}", path.display());
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).with_context(what)?;
     match user {

@@ -12,14 +12,14 @@ const SUFFIX: &str = ".backup";
 const RETRY: Duration = Duration::from_secs(300);
 
 /// The name of a backup at a time, as `zoneward-20261117T210000Z.backup`.
-pub fn name(time: Timestamp) -> String {
+pub(super) fn name(time: Timestamp) -> String {
     let text = Timestamp::from_seconds(time.unix_seconds()).to_string();
     let compact: String = text.chars().filter(|c| !matches!(c, '-' | ':')).collect();
     format!("{PREFIX}{compact}{SUFFIX}")
 }
 
 /// The time of a backup of that name; `None` for files of other names, which are left alone.
-pub fn time(name: &str) -> Option<Timestamp> {
+pub(super) fn time(name: &str) -> Option<Timestamp> {
     let text = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
     if text.len() != "20261117T210000Z".len() || !text.is_ascii() {
         return None;
@@ -31,17 +31,21 @@ pub fn time(name: &str) -> Option<Timestamp> {
 }
 
 /// Whether an interrupted backup left this file.
-pub fn is_partial(name: &str) -> bool {
+pub(super) fn is_partial(name: &str) -> bool {
     name.strip_suffix(".partial").is_some_and(|name| time(name).is_some())
 }
 
 /// The newest backup. One in the future means that the clock was set back: it does not count.
-pub fn newest<'a>(names: impl IntoIterator<Item = &'a str>, now: Timestamp) -> Option<Timestamp> {
+pub(super) fn newest<'a>(names: impl IntoIterator<Item = &'a str>, now: Timestamp) -> Option<Timestamp> {
     names.into_iter().filter_map(time).filter(|time| *time <= now).max()
 }
 
 /// The backups beyond the newest `keep`, oldest first. Those in the future count as the oldest.
-pub fn expired<'a>(names: impl IntoIterator<Item = &'a str>, keep: usize, now: Timestamp) -> Vec<&'a str> {
+pub(super) fn expired<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+    keep: usize,
+    now: Timestamp,
+) -> Vec<&'a str> {
     let timed = names.into_iter().filter_map(|name| Some((time(name)?, name)));
     let mut backups: Vec<(bool, Timestamp, &str)> =
         timed.map(|(time, name)| (time <= now, time, name)).collect();
@@ -51,7 +55,7 @@ pub fn expired<'a>(names: impl IntoIterator<Item = &'a str>, keep: usize, now: T
 }
 
 /// Time until the next backup: the interval after the newest one, and a while after one that failed.
-pub fn until_next(
+pub(super) fn until_next(
     newest: Option<Timestamp>,
     failed: Option<Timestamp>,
     every: Duration,
