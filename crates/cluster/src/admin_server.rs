@@ -1,5 +1,5 @@
 //! The admin HTTP server of every daemon: health, metrics and debug pages from a table of routes. Connections, headers and
-//! the drain are bounded, and no source keeps another from its places: a probe is answered whatever others hold. Off
+//! the drain are bounded, and each client address has connections reserved: a probe is answered whatever others hold. Off
 //! loopback, all pages but health require HTTPS and a token ([`access`]).
 
 pub mod access;

@@ -286,9 +286,9 @@ fn not_trusted(key: &ServiceKey, zone: &str) -> Notice {
 fn node_not_trusted(key: &ServiceKey, suspected: &SuspectedNode) -> Notice {
     let SuspectedNode { zone, node, rate, next_rate } = suspected;
     let message = format!(
-        "Node {node} reports {rate:.1} connections per second, and no other node of zone {zone} more than {next_rate:.1}. Other \
-         zones do not keep more because of it: where it matters, the traffic of {zone} is spread over all endpoints. A \
-         gateway needs nothing, or one more on another node of the zone. Otherwise compare its \
+        "Node {node} reports {rate:.1} connections per second, and no other node of zone {zone} more than {next_rate:.1}. Its \
+         report does not raise what other zones keep: the traffic of {zone} is spread over all endpoints where it matters. If \
+         the node runs a gateway, ignore this, or run a second gateway on another node of the zone. Otherwise compare its \
          zoneward_service_connections_total with conntrack on the node, and restart its node proxy."
     );
     Notice::new(ObjectRef::service(key), NODE_NOT_TRUSTED, message)

@@ -11,7 +11,7 @@
 //! `index.json` has one entry: readers need no name to choose by, and `ctr images import --digests`, which is what kind
 //! runs, finds nothing at the top that it cannot unpack. The SBOMs are in the image index under the platform `unknown`, as
 //! BuildKit does it: runtimes pass over them, `skopeo copy --all` takes them along, and a registry lists them as referrers
-//! of their image. umoci knows no platforms: skopeo copies one out for it.
+//! of their image. umoci cannot choose a platform: skopeo extracts one first.
 
 mod iptables;
 mod layout;

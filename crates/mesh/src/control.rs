@@ -272,7 +272,8 @@ fn outbound(text: &str, namespace: &str, snapshot: &Snapshot) -> Result<(Service
 }
 
 fn unresolved_outbound(identity: &EnvoyIdentity, at: &SocketAddr, to: &str, why: &str) -> Notice {
-    let message = format!("cannot listen on {at} for {to}: {why}; create it, or print another bootstrap");
+    let message =
+        format!("cannot listen on {at} for {to}: {why}; create {to}, or print a bootstrap without it");
     Notice::new(ObjectRef::new("Envoy", &identity.namespace, &identity.title()), "OutboundNotFound", message)
 }
 

@@ -1,5 +1,5 @@
-//! Bugs that the simulated fleet has to find (crate fleet). Builds with debug assertions can have them; in all
-//! others every question is a constant.
+//! Bugs that the simulated fleet has to find (crate fleet). Builds with debug assertions can have them; in all others
+//! [`is_planted`] is always false.
 
 /// A bug that a test plants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@
 //!                 Forward, aliases out of the cluster -> forwarder -> the machine's nameservers
 //! ```
 //!
+//! Only whole names arrive here: search lists (`search` in resolv.conf) are appended by the resolver of the client.
 //! Answers are not cached: those of the cluster come from memory, and the machine's resolver caches the others.
 
 mod forwarder;

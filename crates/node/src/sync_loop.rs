@@ -584,7 +584,7 @@ impl SyncLoop {
 
     /// The kernel refused the whole table: finds the Services that it refuses, so that the others work.
     fn load_service_by_service(&mut self, trouble: &BackendError) -> Result<(), BackendError> {
-        tracing::warn!(%trouble, "kernel refused a transaction; isolating the Services");
+        tracing::warn!(%trouble, "kernel refused the rules; loading Services one by one to find the bad ones");
         let all: Vec<ServiceDelta> = self
             .forwarder
             .table()

@@ -9,7 +9,8 @@
 //! | EndpointSlices of a Service | [`slices`]; with hints, as the controller writes them: [`planner`] |
 //! | slices by zone, and which of them a node sees | [`subsetting`] |
 //! | hints for zones and nodes | [`hints`], [`spill`] (by load), [`regions`] |
-//! | which Service to sync when | [`work_queue`], with expectations and the Services that a change affects |
+//! | shares of single endpoints: slow start, drains, capacities | [`capacity`], [`drain`] |
+//! | what a change of an object affects | [`dependents`]; which Service to sync when: [`work_queue`], with expectations |
 //! | endpoints that a node uses for a Service | [`select`]; the forwarding table of a node: [`forward`] |
 //! | DNS answers | [`dns`] |
 //! | L7 routes and backends | [`routes`], [`backends`]; attachment and statuses of the Gateway API: [`gateway_api`] |

@@ -24,7 +24,7 @@ use crate::hints::Mechanism;
 use crate::select::{external_policy, not_proxied};
 
 /// The default of `--subset-from`.
-pub const DEFAULT_SUBSET_FROM: usize = 100;
+pub const DEFAULT_SUBSET_FROM: u32 = 100;
 /// Ready endpoints of each zone in the reserve. A zone with fewer ready endpoints drops the labels.
 pub const RESERVE: usize = 3;
 /// Most ready endpoints of a zone in the reserve. Above [`RESERVE`], so that an endpoint that is not ready for a moment
@@ -44,12 +44,6 @@ pub const MOVE_GRACE: Duration = Duration::from_secs(1);
 pub struct SubsetOptions {
     /// Ready endpoints from which on a Service has slices by zone.
     pub from: usize,
-}
-
-impl Default for SubsetOptions {
-    fn default() -> Self {
-        Self { from: DEFAULT_SUBSET_FROM }
-    }
 }
 
 impl SubsetOptions {
@@ -187,7 +181,7 @@ mod tests {
         let names: Vec<Name> = (0..counts.len()).map(|i| Name::new(&format!("zone-{i}"))).collect();
         let ready_by_zone = names.iter().zip(counts.iter().copied()).collect();
         let since_switch = since.map(Duration::from_secs);
-        decide(SubsetOptions::default(), &SubsetFacts { is_subset, ready_by_zone, since_switch })
+        decide(SubsetOptions { from: 100 }, &SubsetFacts { is_subset, ready_by_zone, since_switch })
     }
 
     fn subset(is_subset: bool) -> SubsetDecision {

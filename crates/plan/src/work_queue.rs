@@ -1,9 +1,9 @@
 //! The work queue of Services to sync, with batch period and backoff. Time is an argument.
 //!
 //! ```text
-//! change -> affected: which Services -> add -> waiting (batch period, backoff) -> next -> running
-//!                                       ^                                                  |
-//!                                       +---- changed in the meantime, or failed <- done --+
+//! change -> dependents: the Services -> add -> waiting (batch period, backoff) -> next -> running
+//!                                     ^                                                  |
+//!                                     +---- changed in the meantime, or failed <- done --+
 //! ```
 //!
 //! A key is waiting at most once and running at most once, so the queue is bounded by the number of Services. An added key

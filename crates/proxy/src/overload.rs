@@ -8,8 +8,8 @@
 //! body bytes, descriptors, connections      -> open_connections: connections of the client that holds most
 //! ```
 //!
-//! Without pressure a request costs two counters, and a body chunk one more than without shares. The ledger is locked
-//! only in the second half of a bound, and built from counters where connections give way.
+//! Without pressure a request costs two counters, and a body chunk one more than without shares. The shares of clients are
+//! counted once half of a limit is used; those of connections are computed when one must close.
 
 pub(crate) mod descriptors;
 pub(crate) mod eviction;

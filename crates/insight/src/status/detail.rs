@@ -38,13 +38,13 @@ pub struct SpillDemandStatus {
     /// `observe` or `measured`.
     pub mode: String,
     pub zones: Vec<SpillZoneStatus>,
-    /// The keep factor on measured demand, and the proved load, as annotations have them.
+    /// The keep factor on measured demand, and the highest load that the endpoints have carried, as annotations have them.
     pub keep: Option<String>,
     pub proved: Option<String>,
-    /// With the slices as they are, for the measured demand: the share in zone, and the highest load in fair shares.
+    /// The measured demand over today's slices: the share in zone, and the highest load in fair shares.
     pub in_zone: f64,
     pub highest_load: f64,
-    /// The same on measured demand.
+    /// The same if the slices were planned on measured demand.
     pub measured_in_zone: f64,
     pub measured_highest_load: f64,
 }

@@ -1,4 +1,6 @@
-//! Slow start: a new endpoint begins with a tenth of its share and takes all of it after eight steps.
+//! Slow start by the annotation of a Service: a new endpoint begins with a tenth of its share and takes all of it after eight
+//! steps, for all data planes. Where it is on, proxies add no slow start of their own (`model::route::SlowStart`, from a
+//! MeshLoadBalancing or a flag of the proxy).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

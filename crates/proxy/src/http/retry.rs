@@ -8,7 +8,7 @@
 //! A request that no endpoint has seen is sent to another one at once: no connection could be established, or a reused one
 //! turned out to be closed. A safe request without a body is also sent again if a reused connection failed afterwards.
 //! Statuses, timeouts and broken connections are retried by a rule or policy with retries only, after its backoff.
-//! The number of retries is `RetryLimits::of`, as for Envoy.
+//! The number of retries of a request is `RetryLimits::of`, as for Envoy; `RetryBudget` limits the retries in flight of all.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A watch is the body of its response: the connection polls it when the client can take more, and it has no task and no
-//! queue. A slow client costs its position in the log and at most one batch, which counts as bytes of its user.
+//! queue. For a slow client the server keeps its position in the log and at most one batch, which counts for the memory of
+//! its user.
 
 mod bookmark;
 mod event_encoder;

@@ -1,7 +1,7 @@
 //! Flags for slices by zone, which the controllers, `plan slices` and `simulate replay` share.
 
 use clap::Args;
-use plan::subsetting::SubsetOptions;
+use plan::subsetting::{DEFAULT_SUBSET_FROM, SubsetOptions};
 
 /// Flags for slices by zone.
 #[derive(Clone, Copy, Debug, Args)]
@@ -11,7 +11,7 @@ pub struct SubsetArgs {
     #[arg(long)]
     pub subset_slices: bool,
     /// Ready endpoints from which on a Service has slices by zone; below 70 % of it, it has them no longer
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_SUBSET_FROM, value_parser = clap::value_parser!(u32).range(1..))]
     pub subset_from: u32,
 }
 
