@@ -34,11 +34,11 @@ pub struct ControllersOptions {
     /// The addresses that gateways get.
     pub gateway_addresses: AssignedAddresses,
     /// `None` where kube-controller-manager runs these controllers.
-    pub cluster_ips: Option<ClusterIps>,
+    pub cluster_ips: Option<ClusterIpOptions>,
 }
 
 /// The controllers of ServiceCIDRs and IPAddresses.
-pub struct ClusterIps {
+pub struct ClusterIpOptions {
     /// Those of `--service-cluster-ip-range`.
     pub ranges: Vec<IpNet>,
     /// Otherwise they run in the process of the API, also while a `zoneward controller` elsewhere leads, which has none.
@@ -88,7 +88,7 @@ impl Controllers {
             while_leading(for_routes, stopped.clone(), run)
         };
         let addresses = async move {
-            let Some(ClusterIps { ranges, leader_only }) = options.cluster_ips else { return };
+            let Some(ClusterIpOptions { ranges, leader_only }) = options.cluster_ips else { return };
             let (until, mut run) = (stopped.clone(), || {
                 let (client, stop) = (client.clone(), stopped.clone());
                 addresses::run(client, ranges.clone(), clock.clone(), of_addresses.split(), stop)

@@ -11,7 +11,7 @@ use clock::Clock;
 use cluster::leader_election::election::ElectionTiming;
 use cluster::leader_election::{LeaderElectionConfig, LedgerAddressSource};
 use controller::ControllerConfig;
-use controller::controllers::{ClusterIps, Controllers, ControllersOptions};
+use controller::controllers::{ClusterIpOptions, Controllers, ControllersOptions};
 use dataplane::conntrack::FakeConntrack;
 use dataplane::nftables::NftablesBackend;
 use dataplane::nftables::fake::{FakeKernel, FaultyKernel};
@@ -164,7 +164,7 @@ pub(crate) fn start_controller(
             election: Some(election),
             ledger: ledger.clone(),
             gateway_addresses: AssignedAddresses::Services,
-            cluster_ips: Some(ClusterIps { ranges: vec![service_range()], leader_only: true }),
+            cluster_ips: Some(ClusterIpOptions { ranges: vec![service_range()], leader_only: true }),
         };
         let controllers =
             Controllers::start(link.client(), options, &mut cluster::admin_server::registry("fleet"));

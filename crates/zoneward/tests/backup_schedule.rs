@@ -145,8 +145,12 @@ fn a_failure_is_an_event_and_a_metric_and_the_next_backup_succeeds() {
         .unwrap()
         .iter()
         .filter(|event| event["reason"] == "BackupFailed")
-        // The backup that was being made when the folder went away failed at another step.
-        .filter(|event| event["message"].as_str().is_some_and(|text| text.contains("cannot be opened")))
+        // The backup that was being made while the folder was replaced fails with another text.
+        .filter(|event| {
+            event["message"]
+                .as_str()
+                .is_some_and(|text| text.contains("backup cannot be opened: Not a directory"))
+        })
         .collect();
     assert_eq!(failed.len(), 1, "repeated failures are one Event: {failed:?}");
     assert_eq!(failed[0]["type"], "Warning");

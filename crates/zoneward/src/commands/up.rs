@@ -53,7 +53,7 @@ use cluster::log::LogFormat;
 use cluster::signals::Signals;
 use cluster::supervisor::{self, ChildPrivileges, ChildProgram, RestartBackoff};
 use cluster::systemd;
-use controller::controllers::{ClusterIps, Controllers, ControllersOptions};
+use controller::controllers::{ClusterIpOptions, Controllers, ControllersOptions};
 use insight::traffic_ledger::SharedLedger;
 
 /// Identity in the leader lease. The data directory belongs to one process, so that a successor after a crash takes
@@ -188,7 +188,7 @@ impl<'a> Daemon<'a> {
             election: Some(election),
             ledger: self.ledger.clone(),
             gateway_addresses: AssignedAddresses::Machine(args.machine_addresses()),
-            cluster_ips: Some(ClusterIps { ranges, leader_only: false }),
+            cluster_ips: Some(ClusterIpOptions { ranges, leader_only: false }),
         };
         let controllers = Controllers::start(client, options, &mut self.registry);
         let failure = controllers.failure();
