@@ -314,8 +314,9 @@ impl BodyReadAhead {
             let waiting = match &mut self.waiting {
                 Some(waiting) => waiting,
                 None => {
-                    // A little above, a client that holds little goes before those that wait for room.
-                    let above = budget.limit / 8 * 5;
+                    // A client that holds little goes before those that wait for room: a little above a half, with what it
+                    // may take itself.
+                    let above = (budget.limit / 8 * 5).saturating_sub(self.max).max(budget.limit / 2);
                     if budget.relieve(activity)
                         && budget.queued.load(Relaxed) < above
                         && self.reserve(activity, rest, above)

@@ -218,8 +218,7 @@ async fn slow_windows(from: From) {
     assert!(attack.closed.load(Relaxed) > 0, "no attacker was closed");
     let most = most.load(Relaxed);
     println!("{from:?}: at most {most} bytes held, {} attackers closed", attack.closed.load(Relaxed));
-    // Bytes of a connection that was told to close count until its task has run, on a busy machine a few milliseconds later.
-    assert!(most <= HELD + HELD / 2, "{most} bytes were held");
+    assert!(most <= HELD + HELD / 4, "{most} bytes were held");
     drop(attack);
     eventually_async("bytes are held for clients that are gone", async || {
         metric_sum(&running, "held_body_bytes", "") == 0
